@@ -2,13 +2,11 @@
 
 import pytest
 
-from fdbqueue import DeadLetters, Unreadable, transactional, verify
+from fdbqueue import DeadLetters, Unreadable
 from fdbqueue.core import limits
-from fdbqueue.core.errors import NotBuried, PayloadTooLarge, RecordUnreadable, TaskNotFound
-from fdbqueue.core.seam import Transaction
+from fdbqueue.core.errors import PayloadTooLarge, RecordUnreadable
 from fdbqueue.tasks.stored.records import TaskKeys, id_bytes
 from tests.dead.conftest import Grave
-from tests.tasks.support import StillClock
 
 LARGE = "x" * (limits.RECORD_PAYLOAD_BYTES_MAX + 1)
 HUGE = "x" * (2 * limits.PAYLOAD_PIECE_BYTES_MAX + 1)
@@ -39,55 +37,6 @@ def test_a_task_read_before_an_edit_ends_with_its_new_data(grave: Grave) -> None
     grave.letters.edit(grave.db, id_, "new")
     assert grave.queue.bury(grave.db, before).data == "new"
     assert grave.queue.delete(grave.db, before).data == "new"
-
-
-def test_an_edit_may_kick_in_the_same_transaction(grave: Grave) -> None:
-    id_ = grave.bury("A", data=1)
-    assert grave.letters.edit(grave.db, id_, 2, kick=True).state == "r"
-    assert (grave.queue.take(grave.db, 0).data, grave.counted()) == (2, {})
-
-
-def test_a_kicked_task_has_all_its_attempts_again(grave: Grave) -> None:
-    id_, other = grave.bury_each("A", "A")
-    kicked = grave.letters.kick(grave.db, other)
-    assert (kicked.id, kicked.state, kicked.failures) == (other, "r", 0)
-    assert grave.listed() == [id_]
-
-
-@pytest.mark.parametrize("state", ["ready", "taken", "delayed"])
-def test_a_task_that_is_not_buried_is_left_alone(grave: Grave, state: str) -> None:
-    id_ = grave.queue.put(grave.db, 1, delay=100 if state == "delayed" else 0).id
-    if state == "taken":
-        grave.queue.take(grave.db, 0)
-    for call in (lambda: grave.letters.edit(grave.db, id_, 2), lambda: grave.letters.kick(grave.db, id_)):
-        with pytest.raises(NotBuried, match=state):
-            call()
-    assert grave.queue.peek(grave.db, id_).data == 1
-
-
-def test_a_refused_call_leaves_an_unswept_task_as_it_is(still: Grave, clock: StillClock) -> None:
-    """A transaction that goes on after the refusal has no part of a sweep: that would miscount the task."""
-    id_ = still.queue.put(still.db, 1, delay=5).id
-    clock.advance(6)
-
-    @transactional
-    def refused(tr: Transaction) -> None:
-        for call in (lambda: still.letters.edit(tr, id_, 2), lambda: still.letters.kick(tr, id_)):
-            with pytest.raises(NotBuried, match="ready"):
-                call()
-
-    refused(still.db)
-    assert verify(still.db, "grave", root=still.root).findings == ()
-    assert still.queue.take(still.db, 0).id == id_
-
-
-def test_a_missing_task_is_told(grave: Grave) -> None:
-    id_ = grave.bury("A")
-    grave.queue.delete(grave.db, id_)
-    with pytest.raises(TaskNotFound):
-        grave.letters.edit(grave.db, id_, 2)
-    with pytest.raises(TaskNotFound):
-        grave.letters.kick(grave.db, id_)
 
 
 def test_an_unreadable_payload_can_be_mended(grave: Grave) -> None:

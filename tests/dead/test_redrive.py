@@ -4,7 +4,7 @@ import pytest
 from msgspec import structs
 
 import fdbqueue
-from fdbqueue import Database, DeadLetters, Failure, Group, Queue, RedriveState, TaskQueue, transactional
+from fdbqueue import Database, DeadLetters, Failure, Group, Queue, RedriveState, TaskQueue
 from fdbqueue.core import limits
 from fdbqueue.core.calls import Waiter
 from fdbqueue.core.errors import (
@@ -216,18 +216,6 @@ def test_task_keys_costs_headers_and_traces_go_with_tasks(db, space) -> None:
     assert (task.key, moved.cost, task.trace, task.headers) == ("gold", 3, trace, {"a": "b"})
 
 
-def test_a_unique_key_stays_behind(grave: Grave) -> None:
-    into = other(grave)
-    grave.bury("A", unique="k")
-    grave.letters.begin_redrive(grave.db, into="other", rate_per_s=FAST)
-    grave.letters.run_redrive(grave.db)
-    task = into.take(grave.db, 0)
-    assert task is not None
-    assert task.unique is None
-    assert not grave.queue.put(grave.db, "B", unique="k").existed
-    assert fdbqueue.verify(grave.db, root=grave.root).findings == ()
-
-
 def test_a_full_queue_takes_no_more_than_its_room(grave: Grave) -> None:
     into = other(grave, "limfifottl", capacity=2)
     grave.bury_each("A", "A", "A")
@@ -235,17 +223,9 @@ def test_a_full_queue_takes_no_more_than_its_room(grave: Grave) -> None:
     assert grave.letters.step_redrive(grave.db).moved == 2
     waits = grave.letters.step_redrive(grave.db)
     assert (waits.moved, waits.is_full, waits.redrive.state) == (0, True, RedriveState.RUNNING)
+    assert waits.wait_s == limits.REDRIVE_LOOK_S
     into.ack(grave.db, into.take(grave.db, 0))
     assert grave.letters.run_redrive(grave.db).moved == 3
-
-
-def test_room_is_that_of_all_partitions(grave: Grave) -> None:
-    into = other(grave, "limfifottl", capacity=5, partitions=3)
-    into.put_many(grave.db, range(4))
-    grave.bury_each("A", "A", "A")
-    grave.letters.begin_redrive(grave.db, into="other", rate_per_s=FAST)
-    steps = [grave.letters.step_redrive(grave.db) for _ in range(2)]
-    assert [(step.moved, step.is_full) for step in steps] == [(1, False), (0, True)]
 
 
 def test_a_queue_that_cannot_take_the_tasks_is_refused(grave: Grave) -> None:
@@ -294,7 +274,6 @@ def test_a_task_of_then_waits_for_no_group_elsewhere(grave: Grave) -> None:
     grave.letters.begin_redrive(grave.db, into="other", rate_per_s=FAST)
     assert grave.letters.run_redrive(grave.db).moved == 1
     task = into.take(grave.db, 0)
-    assert task is not None
     assert (task.data, task.waits_for) == ("then", None)
 
 
@@ -330,51 +309,22 @@ def test_one_step_with_long_keys_fits_a_transaction(db: Database, space) -> None
     assert grave.letters.run_redrive(db).moved == limits.VERB_BATCH
 
 
-def test_a_step_in_a_transaction_happens_with_it(grave: Grave) -> None:
-    grave.bury("A")
-    grave.letters.begin_redrive(grave.db, rate_per_s=FAST)
-
-    @transactional(parameter="tr")
-    def never(tr) -> None:
-        assert grave.letters.step_redrive(tr).moved == 1
-        raise LookupError
-
-    with pytest.raises(LookupError):
-        never(grave.db)
-    assert (grave.tasks("buried"), grave.letters.redrive(grave.db).moved) == (1, 0)
-
-
-def test_a_step_does_not_overwrite_a_pause(grave: Grave) -> None:
-    """Both read and write the redrive, so the later one to commit sees the other."""
+@pytest.mark.parametrize(
+    ("slow", "fast", "state"),
+    [("step", "pause", RedriveState.PAUSED), ("resume", "stop", RedriveState.STOPPED)],
+)
+def test_of_two_calls_about_a_redrive_the_later_sees_the_other(
+    grave: Grave, slow: str, fast: str, state: RedriveState
+) -> None:
+    """Both read and write the redrive: a step overwrites no pause, and a resume undoes no stop."""
     grave.bury_each("A", "A")
     grave.letters.begin_redrive(grave.db, rate_per_s=5)
-    step = grave.db.create_transaction()
-    assert grave.letters.step_redrive(step).moved == 1
-    grave.letters.pause_redrive(grave.db)
+    late = grave.db.create_transaction()
+    getattr(grave.letters, f"{slow}_redrive")(late)
+    getattr(grave.letters, f"{fast}_redrive")(grave.db)
     with pytest.raises(engine_errors()):
-        step.commit().wait()
-    assert (grave.letters.redrive(grave.db).state, grave.tasks("buried")) == (RedriveState.PAUSED, 2)
-
-
-def test_of_two_begins_at_once_one_conflicts(grave: Grave) -> None:
-    grave.bury("A")
-    second = grave.db.create_transaction()
-    grave.letters.begin_redrive(second, limit=1)
-    grave.letters.begin_redrive(grave.db)
-    with pytest.raises(engine_errors()):
-        second.commit().wait()
-    assert grave.letters.redrive(grave.db).limit is None
-
-
-def test_a_resume_does_not_undo_a_stop(grave: Grave) -> None:
-    grave.bury("A")
-    grave.letters.begin_redrive(grave.db)
-    resume = grave.db.create_transaction()
-    grave.letters.resume_redrive(resume)
-    grave.letters.stop_redrive(grave.db)
-    with pytest.raises(engine_errors()):
-        resume.commit().wait()
-    assert grave.letters.redrive(grave.db).state == RedriveState.STOPPED
+        late.commit().wait()
+    assert (grave.letters.redrive(grave.db).state, grave.tasks("buried")) == (state, 2)
 
 
 def test_a_later_redrive_begins_at_the_first_task(grave: Grave) -> None:
@@ -439,3 +389,31 @@ def test_a_damaged_redrive_counts_as_none(grave: Grave) -> None:
     grave.db[grave.queue._shape.keys.redrive] = b"\xc1"
     assert grave.letters.redrive(grave.db) is None
     assert grave.letters.begin_redrive(grave.db).left == 1
+
+
+def test_each_task_brings_its_own_failures_behind_one_that_stays(grave: Grave) -> None:
+    """The payload of the first one cannot be read."""
+    into, db = other(grave), grave.db
+    lost, *ids = [grave.bury("A", f"of {n}", "x" * 1_000) for n in range(3)]
+    under = grave.queue._shape.keys.payloads_of(id_bytes(lost))
+    db.clear_range(under.start, under.stop)
+    grave.letters.begin_redrive(db, into="other", rate_per_s=1e6)
+    assert grave.letters.run_redrive(db).moved == len(ids)
+    told: list[list[str]] = []
+    while (task := into.take(db, 0)) is not None:
+        told.append([failure.message for failure in into.failures(db, task)])
+        into.bury(db, task, failure=Failure("B"))
+    assert told == [["of 1"], ["of 2"]]
+    assert grave.listed() == [lost]
+
+
+def test_a_unique_key_stays_behind(grave: Grave) -> None:
+    into = other(grave)
+    grave.bury("A", unique="k")
+    grave.letters.begin_redrive(grave.db, into="other", rate_per_s=FAST)
+    grave.letters.run_redrive(grave.db)
+    task = into.take(grave.db, 0)
+    assert task is not None
+    assert task.unique is None
+    assert not grave.queue.put(grave.db, "B", unique="k").existed
+    assert fdbqueue.verify(grave.db, root=grave.root).findings == ()

@@ -103,16 +103,11 @@ def test_a_refused_export_leaves_no_new_file(program: Program, tmp_path: Path) -
     assert program("export", file) == (0, "", "fdbqueue: 'jobs': 3 tasks\n")
 
 
-def test_verify_tells_how_an_unfinished_import_ends(program: Program) -> None:
+def test_an_unfinished_import_is_told_and_can_be_dropped(program: Program) -> None:
     with fdbqueue.open(program.url) as db:
         Registry().create(db, "half", IMPORTING, {})
     _, out, err = program("verify", "half")
     assert "not whole yet: run `fdbqueue import file`" in out + err
-
-
-def test_an_unfinished_import_can_be_dropped(program: Program) -> None:
-    with fdbqueue.open(program.url) as db:
-        Registry().create(db, "half", IMPORTING, {})
     status, _, err = program("stats", "half")
     assert (status, "not whole yet" in err) == (2, True)
     assert program("drop", "half", "--yes")[0] == 0

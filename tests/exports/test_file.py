@@ -79,13 +79,6 @@ def test_the_reasons_are_told_apart(whole: bytes, tmp_path: Path) -> None:
     assert "cut short" in reason_of(path)
 
 
-def test_nothing_is_written_from_a_damaged_file(whole: bytes, tmp_path: Path, target: Database) -> None:
-    (tmp_path / "file").write_bytes(whole[:-1])
-    with pytest.raises(ExportUnusable):
-        imported(target, tmp_path / "file")
-    assert Registry().names(target) == []
-
-
 def test_a_file_that_changes_leaves_an_unfinished_queue(
     whole: bytes, tmp_path: Path, target: Database
 ) -> None:

@@ -19,7 +19,6 @@ from fdbqueue.operate.exports.file import Section, TaskLine
 from fdbqueue.tasks.schedules import list_schedules
 from tests.exports.support import (
     KINDS,
-    LARGE,
     elements,
     export,
     filled,
@@ -104,17 +103,6 @@ def test_a_plain_queue_comes_back_in_order(
     assert stored(target, "plain") == stored(db, "plain", space)
 
 
-def test_a_plain_queue_with_partitions_comes_back(target: Database, tmp_path: Path) -> None:
-    with fdbqueue.open("memory:") as db:
-        plain(db)
-        export(db, tmp_path / "export", in_use=True)
-        imported(target, tmp_path / "export")
-        there = Queue.named(target, "plain", create=False)
-        values = [there.dequeue(target) for _ in range(there.size(target))]
-        assert (values.count(LARGE), len(values)) == (1, 12)
-        assert verify(target).sound
-
-
 @pytest.mark.parametrize("batch", [1, limits.IMPORT_BATCH_ITEMS], ids=["two batches", "one batch"])
 def test_an_item_that_is_given_back_during_an_export_comes_once(
     target: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch: int
@@ -162,7 +150,6 @@ def test_a_task_that_ends_during_an_export_comes_as_one(target: Database, tmp_pa
         steps = Export(db, Registry(), in_use=True).run(tmp_path / "export")
         next(step for step in steps if step.counts.get("tasks"))
         task = queue.take(db, 0)
-        assert task is not None
         queue.ack(db, task)
         list(steps)
     imported(target, tmp_path / "export")
@@ -334,7 +321,6 @@ def test_an_export_of_a_queue_resumed_in_between_is_refused(tmp_path: Path, targ
     steps.close()
     queue.resume(target)
     task = queue.take(target, 0)
-    assert task is not None
     queue.ack(target, task)
     queue.pause(target)
     with pytest.raises(ExportRefused, match="taken"):

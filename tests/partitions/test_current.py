@@ -176,19 +176,6 @@ def test_a_restored_plan_needs_no_later_commit(db: Database, space: Subspace, ma
     assert counts(opened)(db) == 1
 
 
-def test_a_handle_follows_the_plan_of_each_database() -> None:
-    """Two databases have a queue of one name, and their versions do not compare."""
-    with fdbqueue.open("memory:") as one, fdbqueue.open("memory:") as other:
-        tasks = TaskQueue.create(one, "q", "fifo")
-        TaskQueue.create(other, "q", "fifo")
-        for db, count in ((one, 4), (other, 8), (one, 2)):
-            tasks.repartition(db, count)
-            for _ in range(3):
-                tasks.put(one, 1)
-                tasks.put(other, 1)
-        assert [len(tasks.partitions(db)) for db in (one, other)] == [4, 8]
-
-
 @pytest.mark.parametrize("kind", ["tasks", "items"])
 def test_a_transaction_goes_by_the_plan_of_its_database(kind: str) -> None:
     """Given a database and given a transaction."""

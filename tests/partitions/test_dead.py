@@ -130,15 +130,6 @@ def test_a_redrive_knows_the_room_of_all_partitions(db, space, letters) -> None:
     assert (letters.step_redrive(db).moved, letters.step_redrive(db).is_full) == (3, True)
 
 
-def test_a_redriven_task_joins_the_partition_of_its_key(db, queue, letters) -> None:
-    ids = [bury_in(queue, db, n) for n in range(PARTITIONS)]
-    queue.repartition(db, 1)
-    letters.begin_redrive(db, rate_per_s=FAST)
-    assert letters.run_redrive(db).moved == len(ids)
-    assert sorted(task.id for task in queue.tasks(db, "r", 100)) == sorted(ids)
-    assert queue.partitions(db)[0].ready == len(ids)
-
-
 def test_a_key_of_the_support_lies_where_it_says(db, queue) -> None:
     queue.put(db, 1, key=key_in(2, nth=1))
     assert [found.ready for found in queue.partitions(db)] == [0, 0, 1, 0]

@@ -1,4 +1,4 @@
-"""Tasks without a task key, and items, go to the partitions in turn. Each process begins at a random one."""
+"""Puts without a task key go to the partitions in turn, and most takes of a session begin at its homes."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue import Database, Queue, TaskQueue, transactional
+from fdbqueue import Database, Queue, Session, TaskQueue, transactional
 from fdbqueue.core import limits
 from fdbqueue.core.line.taking import Taker
-from fdbqueue.core.line.wide import Turns
+from fdbqueue.core.line.wide import Homes, Turns
+from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from tests.support import ManualClock
+from tests.tasks.support import StillClock
 
 
 def test_processes_with_one_put_each_use_many_partitions(tmp_path: Path) -> None:
@@ -100,3 +102,38 @@ def test_puts_of_a_process_use_all_partitions_in_turn() -> None:
         for number in range(8):
             queue.put(db, number)
         assert [one.ready for one in queue.partitions(db)] == [2, 2, 2, 2]
+
+
+ALL = set(range(64))
+
+
+def owned(homes: Homes, session: Session) -> set[int]:
+    """The partitions at which more takes of the session begin than its visits."""
+    visits = 2
+    takes = len(ALL) * limits.TAKES_PER_VISIT * visits
+    begins = Counter(homes.next(len(ALL), len(ALL), session.id) for _ in range(takes))
+    return {number for number, count in begins.items() if count > visits}
+
+
+def test_live_sessions_share_all_partitions() -> None:
+    clock = StillClock()
+    with fdbqueue.open("memory:", runtime=clock) as db:
+        homes, first = Homes(db, RootKeys(DEFAULT_ROOT)), Session(db, ttr=1_000)
+        assert owned(homes, first) == ALL
+
+        second = Session(db, ttr=60)
+        clock.advance(limits.HOMES_CHOSEN_EVERY_S)
+        mine, other = owned(homes, first), owned(homes, second)
+        assert (mine | other, mine & other) == (ALL, set())
+
+        clock.advance(61)
+        assert owned(homes, first) == ALL
+
+
+def test_homes_are_those_of_the_present_number_of_partitions() -> None:
+    clock = StillClock()
+    with fdbqueue.open("memory:", runtime=clock) as db:
+        homes, session = Homes(db, RootKeys(DEFAULT_ROOT)), Session(db, ttr=1_000)
+        for count in (4, 2, 3):
+            begins = {homes.next(count, count, session.id) for _ in range(4 * limits.TAKES_PER_VISIT)}
+            assert begins == set(range(count))

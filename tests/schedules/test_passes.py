@@ -8,40 +8,20 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue import Database, Limit, QueueNotFound, Schedule, fire_due, list_schedules
+from fdbqueue import Limit, QueueNotFound, Schedule, list_schedules
 from fdbqueue.core import limits
 from fdbqueue.core.errors import InvalidArgument
-from fdbqueue.core.registry import Registry
 from fdbqueue.core.sessions.keeper import keeper_of
 from fdbqueue.tasks import firing
 from fdbqueue.tasks.firing import NotHere
-from tests.queue_support import FATES, faulty
 from tests.schedules.support import ScheduleBench, StillClock
-from tests.support import NOT_COMMITTED, TIMED_OUT, begin, commit_code
+from tests.support import TIMED_OUT
 
 HOUR_S = 3_600
 CHANGES: dict[str, Callable[[ScheduleBench, Schedule], object]] = {
     "pause": lambda bench, schedule: schedule.pause(bench.db),
     "change": lambda bench, schedule: schedule.change(bench.db, every=60, queue="reports"),
 }
-
-
-BESIDE: dict[str, Callable[[ScheduleBench, Schedule], object]] = {
-    **CHANGES,
-    "delete": lambda bench, schedule: schedule.delete(bench.db),
-    "firing": lambda bench, _: fire_due(bench.db, root=bench.root),
-}
-
-
-@pytest.mark.parametrize("beside", BESIDE)
-def test_a_firing_conflicts_with_a_change_and_another_firing(bench: ScheduleBench, beside: str) -> None:
-    schedule = bench.create()
-    bench.clock.advance(HOUR_S)
-    tr, now_us = begin(bench.db), bench.db.runtime.now_us()
-    [due] = firing.due_until(tr, bench.keys, now_us, None).found
-    assert len(firing.fire(tr, bench.db, Registry(bench.keys), due)) == 1
-    BESIDE[beside](bench, schedule)
-    assert commit_code(tr) == NOT_COMMITTED
 
 
 @pytest.mark.parametrize("change", CHANGES)
@@ -65,16 +45,6 @@ def test_a_failure_is_not_noted_beside_a_change(
     found = schedule.status(bench.db)
     assert (found.error, found.tries, found.next_try) == (None, 0, found.due)
     assert bench.texts_of_verify() == []
-
-
-def test_due_times_of_a_faster_clock_do_not_come_again(bench: ScheduleBench) -> None:
-    schedule = bench.create(every=60)
-    bench.clock.advance(60 - limits.CLOCK_SKEW_S / 2)
-    faster = Database(bench.db.engine, StillClock(bench.clock.now() + limits.CLOCK_SKEW_S))
-    assert fire_due(faster, root=bench.root) == 1
-    schedule.pause(bench.db)
-    schedule.resume(bench.db)
-    assert bench.pass_after(limits.CLOCK_SKEW_S) == 0
 
 
 def test_another_time_zone_moves_the_due_time(bench: ScheduleBench) -> None:
@@ -117,13 +87,6 @@ def test_a_process_tries_a_schedule_again_that_it_left(
     assert len(bench.tasks()) == 1
 
 
-def test_one_pass_fires_all_that_one_schedule_has_missed(bench: ScheduleBench) -> None:
-    """Though another schedule, which a pass fires behind it, has missed few due times."""
-    bench.create(name="a", every=1, missed="all")
-    bench.create(name="b", every=250, missed="all")
-    assert bench.pass_after(250) == 250 + 1
-
-
 def test_a_pass_removes_an_entry_that_nothing_stands_for(bench: ScheduleBench) -> None:
     """It would cost a transaction of each pass."""
     bench.create()
@@ -149,38 +112,6 @@ def test_an_outage_is_no_failure_of_a_schedule(
     assert bench.pass_after(0) == 1
 
 
-def test_a_change_forgets_the_failures_so_far(bench: ScheduleBench) -> None:
-    """Else the next failure would put the schedule off for as long as the last of them."""
-    queue = bench.queue_of("limfifottl", "full", capacity=1)
-    schedule = bench.create(queue="full")
-    queue.put(bench.db, "in the way")
-    for wait_s in (HOUR_S, 1, 2):
-        bench.pass_after(wait_s)
-    schedule.change(bench.db, data=1)
-    found = schedule.status(bench.db)
-    assert (found.error, found.tries, found.next_try) == (None, 0, found.due)
-
-
-@pytest.mark.parametrize("fate", FATES)
-def test_a_run_by_hand_puts_one_task_after_any_result(
-    bench: ScheduleBench, fdb_module: ModuleType, fate: str
-) -> None:
-    schedule = bench.create(paused=True)
-    unsure, engine = faulty(bench.db, fdb_module.FDBError, bench.clock)
-    engine.fate = FATES[fate]
-    task = schedule.run(unsure)
-    assert [one.id for one in bench.tasks()] == [task.id]
-
-
-def test_the_status_tells_the_last_of_several_tasks(bench: ScheduleBench) -> None:
-    bench.create(missed="all")
-    last_due = bench.clock.now() + 3 * HOUR_S
-    assert bench.pass_after(3 * HOUR_S + 7) == 3
-    found = bench.status()
-    assert (found.fired, found.last_due, found.last_fired) == (3, last_due, last_due + 7)
-    assert found.last_task == bench.tasks()[-1].id
-
-
 def test_a_change_of_a_schedule_with_a_damaged_state_fires(bench: ScheduleBench) -> None:
     """Its due times stay, also if the change repeats the period."""
     schedule = bench.create()
@@ -199,16 +130,6 @@ def test_a_key_of_another_program_ends_no_pass(bench: ScheduleBench, monkeypatch
     for name in "abc":
         bench.create(name=name)
     assert bench.pass_after(HOUR_S) == 3
-
-
-def test_a_turn_without_a_task_ends_a_failure(bench: ScheduleBench) -> None:
-    bench.queue_of("limfifottl", "full", capacity=1).put(bench.db, "in the way")
-    schedule = bench.create(queue="full", missed="skip")
-    bench.pass_after(HOUR_S)
-    assert schedule.status(bench.db).tries == 1
-    assert bench.pass_after(5.5 * HOUR_S) == 0
-    found = schedule.status(bench.db)
-    assert (found.error, found.tries, found.fired, found.next_try) == (None, 0, 0, found.due)
 
 
 def test_a_process_without_the_library_notes_no_failure(
@@ -246,17 +167,6 @@ def test_a_change_keeps_limits_with_and_without_keys(bench: ScheduleBench) -> No
     assert schedule.status(bench.db).options == {"limits": named}
     assert bench.pass_after(HOUR_S) == 1
     assert [dict(task.limits) for task in bench.tasks("r", queue)] == [named]
-
-
-def test_a_key_of_another_program_ends_no_listing(bench: ScheduleBench) -> None:
-    """It is one of the keys of a full page."""
-    for name in "abc":
-        bench.create(name=name)
-    bench.db[bench.keys.schedules_after("").start] = b""
-    found = list_schedules(bench.db, 2, root=bench.root)
-    assert found.next is not None
-    rest = list_schedules(bench.db, 2, after=found.next, root=bench.root)
-    assert [(one.name, one.due is not None) for one in (*found, *rest)] == [(name, True) for name in "abc"]
 
 
 @pytest.mark.parametrize("foreign", [1, 2, 5])
@@ -366,19 +276,6 @@ def test_the_number_of_next_times_has_a_bound(bench: ScheduleBench, monkeypatch:
     assert len(bench.create().next_times(bench.db, 5)) == 2
 
 
-@pytest.mark.parametrize("verb", ["delete", "pause", "change"])
-def test_a_verb_beside_a_firing_conflicts(bench: ScheduleBench, verb: str) -> None:
-    """Else it would leave the key of the next due time, or fire a due time again."""
-    schedule, tr = bench.create(), bench.db.create_transaction()
-    bench.clock.advance(HOUR_S)
-    if verb == "change":
-        schedule.change(tr, data=2)
-    else:
-        getattr(schedule, verb)(tr)
-    assert bench.pass_after(0) == 1
-    assert commit_code(tr) == NOT_COMMITTED
-
-
 def test_headers_leave_room_for_the_due_time(bench: ScheduleBench) -> None:
     """The tasks have it as a header, too: they would be refused at each due time."""
     with pytest.raises(InvalidArgument, match="headers"):
@@ -397,7 +294,6 @@ def test_the_error_of_a_schedule_is_stored_in_short(
     monkeypatch.setattr(firing, "put_for", fail)
     assert bench.pass_after(HOUR_S) == 0
     error = bench.status().error
-    assert error is not None
     assert error.startswith("ValueError: xxx")
     assert len(error) <= limits.SCHEDULE_ERROR_LENGTH_MAX
 

@@ -17,7 +17,6 @@ from fdbqueue import (
     QueueKindMismatch,
     QueueNotFound,
     Schedule,
-    ScheduleExists,
     ScheduleNotFound,
     Task,
     TaskQueue,
@@ -29,15 +28,12 @@ from fdbqueue.core import limits
 from fdbqueue.core.database import run
 from fdbqueue.core.registry import Registry
 from fdbqueue.core.seam import Transaction
-from fdbqueue.core.sessions.keeper import keeper_of
-from fdbqueue.tasks import firing, schedules
+from fdbqueue.tasks import schedules
 from fdbqueue.tasks.firing import VERSION, state_of
 from tests.queue_support import FATES, faulty
 from tests.schedules.support import ScheduleBench
-from tests.support import NOT_COMMITTED, commit_code
 
 HOUR_S = 3_600
-MISSED_S = limits.SCHEDULE_MISSED_AFTER_S
 
 # Firing.
 
@@ -50,60 +46,11 @@ def test_a_schedule_puts_a_task_at_each_due_time(bench: ScheduleBench) -> None:
     assert bench.data() == [{"report": 7}, {"report": 7}]
 
 
-def test_a_due_time_is_fired_once_by_any_number_of_passes(bench: ScheduleBench) -> None:
-    bench.create()
-    assert [bench.pass_after(seconds) for seconds in (HOUR_S, 0, 1, 0)] == [1, 0, 0, 0]
-
-
-def test_two_passes_at_once_put_one_task(bench: ScheduleBench) -> None:
-    bench.create()
-    bench.clock.advance(HOUR_S)
-    due = firing.Due(*bench.keys.schedule_due_in(only_due(bench)))  # type: ignore[misc]
-    registry = Registry(bench.root)
-    slow = bench.db.create_transaction()
-    assert len(firing.fire(slow, bench.db, registry, due)) == 1
-    assert bench.pass_after(0) == 1
-    assert commit_code(slow) == NOT_COMMITTED
-    assert len(bench.tasks()) == 1
-
-
-def only_due(bench: ScheduleBench) -> bytes:
-    under = bench.keys.schedules_due
-    (row,) = bench.db.get_range(under.start, under.stop)
-    return bytes(row.key)
-
-
 def test_a_task_has_the_schedule_and_the_due_time_in_its_headers(bench: ScheduleBench) -> None:
     bench.create(headers={"tenant": "acme"})
     at = bench.at(HOUR_S)
     bench.pass_after(HOUR_S + 7)
     assert dict(bench.tasks()[0].headers) == {"tenant": "acme", "schedule": "nightly", "scheduled-for": at}
-
-
-def test_the_due_time_of_a_task_is_told_in_its_time_zone(bench: ScheduleBench) -> None:
-    bench.create("0 3 * * *", timezone="Europe/Rome")
-    bench.pass_after(5 * HOUR_S)
-    assert bench.due_times() == ["2026-05-29T03:00:00+02:00"]
-
-
-def test_the_task_is_put_late_and_the_next_due_time_stays(bench: ScheduleBench) -> None:
-    bench.create()
-    next_due = bench.clock.now() + 2 * HOUR_S
-    bench.pass_after(HOUR_S + 50)
-    assert bench.status().due == pytest.approx(next_due, abs=1)
-
-
-@pytest.mark.parametrize(("missed", "tasks"), [("once", 1), ("all", 5), ("skip", 0)])
-def test_due_times_of_an_outage_are_missed(bench: ScheduleBench, missed: str, tasks: int) -> None:
-    bench.create(missed=missed)
-    assert bench.pass_after(5.5 * HOUR_S) == tasks
-    assert bench.pass_after(0.5 * HOUR_S) == 1
-
-
-def test_many_missed_due_times_need_several_transactions(bench: ScheduleBench) -> None:
-    bench.create(every=1, missed="all")
-    assert bench.pass_after(250) == 250
-    assert len({task.headers["scheduled-for"] for task in bench.queue.tasks(bench.db, "r", 1_000)}) == 250
 
 
 @pytest.mark.parametrize("fate", FATES)
@@ -117,12 +64,6 @@ def test_a_pass_counts_its_tasks_after_any_result_of_commits(
     engine.fate = FATES[fate]
     assert fdbqueue.fire_due(unsure, root=bench.root) == 250
     assert len(bench.queue.tasks(bench.db, "r", 1_000)) == 250
-
-
-def test_a_schedule_can_be_fired_beside_many_others(bench: ScheduleBench) -> None:
-    for number in range(limits.SCHEDULES_DUE_READ + 5):
-        bench.create(name=f"s{number:03}", data=number)
-    assert bench.pass_after(HOUR_S) + bench.pass_after(0) == limits.SCHEDULES_DUE_READ + 5
 
 
 # Options of the put.
@@ -215,71 +156,6 @@ def test_data_are_encoded_by_the_codec_of_the_queue(bench: ScheduleBench, codec:
 # Pauses, changes, runs by hand.
 
 
-def test_a_pause_puts_no_task_and_is_not_made_up_for(bench: ScheduleBench) -> None:
-    schedule = bench.create(missed="all")
-    schedule.pause(bench.db)
-    assert (schedule.status(bench.db).paused, schedule.status(bench.db).due) == (True, None)
-    assert bench.pass_after(10.5 * HOUR_S) == 0
-    schedule.resume(bench.db)
-    assert [bench.pass_after(seconds) for seconds in (0, 0.5 * HOUR_S)] == [0, 1]
-
-
-def test_a_second_pause_or_resume_changes_nothing(bench: ScheduleBench) -> None:
-    schedule = bench.create()
-    schedule.resume(bench.db)
-    due = schedule.status(bench.db).due
-    schedule.pause(bench.db)
-    schedule.pause(bench.db)
-    assert due is not None
-    assert schedule.status(bench.db).paused
-
-
-def test_a_schedule_can_be_paused_from_the_start(bench: ScheduleBench) -> None:
-    schedule = bench.create(paused=True)
-    assert bench.pass_after(2 * HOUR_S) == 0
-    schedule.resume(bench.db)
-    assert bench.pass_after(HOUR_S) == 1
-
-
-def test_a_run_by_hand_puts_a_task_and_moves_no_due_time(bench: ScheduleBench) -> None:
-    schedule = bench.create(data="x", pri=4)
-    before = schedule.status(bench.db)
-    task = schedule.run(bench.db)
-    assert (task.data, task.pri, dict(task.headers)) == ("x", 4, {"schedule": "nightly"})
-    assert schedule.status(bench.db) == before
-
-
-def test_a_paused_schedule_can_be_run_by_hand(bench: ScheduleBench) -> None:
-    schedule = bench.create(paused=True)
-    schedule.run(bench.db)
-    assert len(bench.tasks()) == 1
-
-
-def test_changed_data_keep_the_due_time(bench: ScheduleBench) -> None:
-    schedule = bench.create(data=1, pri=5)
-    bench.clock.advance(HOUR_S - 5)
-    schedule.change(bench.db, data=2)
-    assert bench.pass_after(5) == 1
-    assert [(task.data, task.pri) for task in bench.tasks()] == [(2, 5)]
-
-
-def test_changed_times_begin_now(bench: ScheduleBench) -> None:
-    schedule = bench.create()
-    bench.clock.advance(HOUR_S - 5)
-    schedule.change(bench.db, every=60)
-    assert [bench.pass_after(seconds) for seconds in (5, 55)] == [0, 1]
-
-
-def test_an_expression_takes_the_place_of_every_and_back(bench: ScheduleBench) -> None:
-    schedule = bench.create()
-    schedule.change(bench.db, expression="0 0 * * *")
-    assert (schedule.status(bench.db).every, schedule.status(bench.db).expression) == (None, "0 0 * * *")
-    schedule.change(bench.db, timezone="Europe/Rome")
-    schedule.change(bench.db, every=5)
-    found = schedule.status(bench.db)
-    assert (found.every, found.expression, found.timezone) == (5, None, "UTC")
-
-
 def test_none_takes_back_an_option(bench: ScheduleBench) -> None:
     schedule = bench.create(pri=3, unique="u", scope="queued", delay=5)
     schedule.change(bench.db, unique=None, delay=None)
@@ -302,7 +178,6 @@ def test_a_change_that_stood_still_begins_when_it_goes_on(
     monkeypatch.setattr(schedules, "change", stand_still_and_change)
     schedule.change(bench.db, every=50)
     due = schedule.status(bench.db).due
-    assert due is not None
     assert due > clock.now()
 
 
@@ -319,7 +194,6 @@ def test_a_wrong_clock_is_forgotten_after_a_turn(bench: ScheduleBench, turn: str
     else:
         schedule.change(bench.db, every=HOUR_S - 1)
     due = schedule.status(bench.db).due
-    assert due is not None
     assert 0 < due - bench.clock.now() <= HOUR_S
 
 
@@ -358,36 +232,6 @@ def stored(bench: ScheduleBench) -> int:
 
 
 # Creating.
-
-
-def test_a_second_schedule_of_a_name_is_refused(bench: ScheduleBench) -> None:
-    bench.create(data=1)
-    with pytest.raises(ScheduleExists):
-        bench.create(data=2)
-    assert bench.status().data == 1
-
-
-def test_keep_leaves_the_schedule_as_it_is(bench: ScheduleBench) -> None:
-    bench.create(data=1)
-    bench.create(data=2, every=5, if_exists="keep")
-    assert (bench.status().data, bench.status().every) == (1, HOUR_S)
-
-
-def test_change_gives_new_values_and_goes_on_with_equal_times(bench: ScheduleBench) -> None:
-    """A program may declare its schedules at each start."""
-    bench.create(data=1, pri=1)
-    for _ in range(3):
-        bench.clock.advance(HOUR_S / 4)
-        bench.create(data=2, if_exists="change")
-    assert bench.pass_after(HOUR_S / 4) == 1
-    assert [(task.data, task.pri) for task in bench.tasks()] == [(2, 0)]
-
-
-def test_change_of_a_paused_schedule_leaves_it_paused(bench: ScheduleBench) -> None:
-    bench.create(paused=True)
-    bench.create(every=5, if_exists="change")
-    assert bench.status().paused
-    assert bench.pass_after(HOUR_S) == 0
 
 
 @pytest.mark.parametrize(
@@ -451,13 +295,6 @@ def test_huge_numbers_are_stored_as_for_ever(bench: ScheduleBench) -> None:
 # In transactions.
 
 
-def test_a_rolled_back_transaction_leaves_no_schedule(bench: ScheduleBench) -> None:
-    tr = bench.db.create_transaction()
-    Schedule.create(tr, "nightly", every=5, queue="reports", root=bench.root)
-    tr.reset()
-    assert bench.names() == []
-
-
 @pytest.mark.commits_by_hand
 def test_all_verbs_work_in_one_transaction(bench: ScheduleBench) -> None:
     # By the database: `run` in a transaction of the binding would start a thread of its own.
@@ -493,50 +330,6 @@ def test_a_schedule_and_its_queue_come_in_one_transaction(bench: ScheduleBench) 
 # Errors of one schedule.
 
 
-def test_a_dropped_queue_stops_no_other_schedule(bench: ScheduleBench) -> None:
-    gone = bench.queue_of("fifo", "gone")
-    broken, sound = bench.create(name="a", queue="gone"), bench.create(name="b")
-    gone.drop(bench.db)
-    assert bench.pass_after(HOUR_S) == 1
-    assert sound.status(bench.db).error is None
-    found = broken.status(bench.db)
-    assert str(found.error).startswith("QueueNotFound: There is no queue named 'gone'")
-    assert found.tries == 1
-
-
-def test_a_failed_schedule_is_tried_again_until_it_succeeds(bench: ScheduleBench) -> None:
-    queue = bench.queue_of("limfifottl", "full", capacity=1)
-    schedule = bench.create(queue="full")
-    first = queue.put(bench.db, "in the way")
-    assert bench.pass_after(HOUR_S) == 0
-    assert "QueueFull" in str(schedule.status(bench.db).error)
-    assert bench.pass_after(1) == 0
-    assert schedule.status(bench.db).tries == 2
-    queue.delete(bench.db, first)
-    assert bench.pass_after(2) == 1
-    found = schedule.status(bench.db)
-    assert (found.error, found.tries, found.fired) == (None, 0, 1)
-
-
-def test_missed_due_times_fill_a_small_queue(bench: ScheduleBench) -> None:
-    queue = bench.queue_of("limfifottl", "small", capacity=3)
-    schedule = bench.create(queue="small", missed="all")
-    assert [bench.pass_after(5 * HOUR_S), bench.pass_after(0)] == [3, 0]
-    assert "QueueFull" in str(schedule.status(bench.db).error)
-    queue.truncate(bench.db)
-    assert bench.pass_after(1) == 2
-    found = schedule.status(bench.db)
-    assert (found.error, found.fired) == (None, 5)
-
-
-def test_a_failed_schedule_is_not_tried_before_its_time(bench: ScheduleBench) -> None:
-    bench.queue_of("limfifottl", "full", capacity=1).put(bench.db, "in the way")
-    schedule = bench.create(queue="full")
-    bench.pass_after(HOUR_S)
-    bench.pass_after(0.5)
-    assert schedule.status(bench.db).tries == 1
-
-
 def test_a_queue_made_again_with_another_codec_is_an_error(bench: ScheduleBench) -> None:
     other = bench.queue_of("fifo", "other")
     schedule = bench.create(queue="other")
@@ -568,15 +361,6 @@ def test_a_schedule_of_a_newer_release_is_left_to_it(bench: ScheduleBench) -> No
     before = bytes(bench.db[bench.keys.schedule_state("nightly")])
     assert bench.pass_after(HOUR_S) == 0
     assert (bytes(bench.db[key]), bytes(bench.db[bench.keys.schedule_state("nightly")])) == (newer, before)
-
-
-def test_a_key_of_another_program_hides_no_schedule(bench: ScheduleBench) -> None:
-    bench.create()
-    bench.db[bench.keys.schedules_due.start] = b""
-    assert bench.pass_after(HOUR_S) == 1
-    bench.clock.advance(HOUR_S)
-    keeper_of(bench.db, bench.keys).tick()
-    assert len(bench.tasks()) == 2
 
 
 def test_a_damaged_state_begins_anew(bench: ScheduleBench) -> None:
@@ -617,22 +401,6 @@ def test_pages_of_any_size_list_each_schedule_once(bench: ScheduleBench, limit: 
     assert found == [(name, name != "ab") for name in names]
 
 
-def test_the_next_times_are_in_the_time_zone_of_the_schedule(bench: ScheduleBench) -> None:
-    schedule = bench.create("0 3 * * *", timezone="Europe/Rome")
-    found = schedule.next_times(bench.db)
-    assert [at.isoformat() for at in found[:2]] == ["2026-05-29T03:00:00+02:00", "2026-05-30T03:00:00+02:00"]
-    assert len(found) == 5
-    assert found[0].timestamp() == schedule.status(bench.db).due
-
-
-def test_verify_finds_schedules_sound(bench: ScheduleBench) -> None:
-    bench.create(name="a")
-    bench.create(name="b", paused=True)
-    bench.create("0 0 * * *", name="c", queue="reports")
-    bench.pass_after(HOUR_S)
-    assert bench.texts_of_verify() == []
-
-
 def test_fire_due_of_another_root_fires_nothing_here(bench: ScheduleBench) -> None:
     bench.create()
     bench.clock.advance(HOUR_S)
@@ -646,7 +414,6 @@ def test_the_thread_of_a_process_fires_what_is_due(url: str) -> None:
         schedule = Schedule.create(db, "tick", every=1, queue="reports", if_exists="change")
         task = queue.take(db, 60)
         schedule.delete(db)
-        assert task is not None
         assert task.headers["schedule"] == "tick"
 
 

@@ -1,4 +1,4 @@
-"""Due times as functions of a time: cron expressions, hours that are skipped or doubled, and `every`."""
+"""Due times as functions of a time, and the turn of a schedule: which of its due times get a task."""
 
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -10,14 +10,21 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fdbqueue import InvalidArgument
+from fdbqueue.core import limits
 from fdbqueue.tasks.firing import (
+    ALL,
+    MISSED,
+    ONCE,
     SECOND_US,
     CronTimes,
     EveryTimes,
+    Turn,
     next_times,
+    retry_us,
     rule_for,
     shown_time,
     times_from,
+    turn_of,
     zone_named,
 )
 
@@ -66,22 +73,6 @@ def test_a_time_in_the_missing_hour_is_due_at_its_end() -> None:
     ]
 
 
-def test_several_times_in_the_missing_hour_are_due_once() -> None:
-    assert local("0,30 2,3 * * *", "Europe/Rome", "2026-03-29T00:00", 3) == [
-        "2026-03-29T03:00:00+02:00",
-        "2026-03-29T03:30:00+02:00",
-        "2026-03-30T02:00:00+02:00",
-    ]
-
-
-def test_a_repeated_time_passes_over_the_missing_hour() -> None:
-    assert local("*/30 * * * *", "Europe/Rome", "2026-03-29T01:00", 3) == [
-        "2026-03-29T01:30:00+01:00",
-        "2026-03-29T03:00:00+02:00",
-        "2026-03-29T03:30:00+02:00",
-    ]
-
-
 # The hour that exists twice: in Rome, 25 October 2026 goes from 03:00 back to 02:00.
 
 
@@ -96,20 +87,6 @@ def test_a_time_of_the_first_pass_is_not_due_again_in_the_second() -> None:
     in_the_second = us("2026-10-25T02:15:00+01:00")
     due = CronTimes("30 2 * * *", ROME).after(in_the_second)
     assert due == us("2026-10-26T02:30:00+01:00")
-
-
-def test_a_repeated_time_is_due_in_both_passes_of_the_hour() -> None:
-    assert local("*/30 2 * * *", "Europe/Rome", "2026-10-25T01:00", 5) == [
-        "2026-10-25T02:00:00+02:00",
-        "2026-10-25T02:30:00+02:00",
-        "2026-10-25T02:00:00+01:00",
-        "2026-10-25T02:30:00+01:00",
-        "2026-10-26T02:00:00+01:00",
-    ]
-
-
-def test_a_time_zone_has_its_own_days() -> None:
-    assert local("0 3 * * *", "Asia/Kolkata", "2026-01-01T00:00", 1) == ["2026-01-01T03:00:00+05:30"]
 
 
 # Against the library, and against all times in order.
@@ -161,7 +138,6 @@ def test_the_last_due_time_is_found_by_halves(
     found = times.last_until(until_us, first_us)
     following = times.after(found)
     assert first_us <= found <= until_us
-    assert following is not None
     assert following > until_us
     assert found == first_us or times.after(found - 1) == found
 
@@ -248,3 +224,66 @@ def test_a_nickname_stands_for_five_fields(nickname: str, fields: str, following
 def test_other_nicknames_are_refused(nickname: str) -> None:
     with pytest.raises(InvalidArgument):
         rule_for(nickname, None, "UTC", "once", 0)
+
+
+# Turns.
+
+MISSED_AFTER_US = round(limits.SCHEDULE_MISSED_AFTER_S * SECOND_US)
+MINUTE_US, HOUR_US = 60 * SECOND_US, 3_600 * SECOND_US
+
+
+def turn(missed: str, every_us: int, late_us: int, due_us: int = 10 * HOUR_US) -> Turn:
+    """The turn of a pass that comes `late_us` after a due time."""
+    return turn_of(EveryTimes(every_us, due_us), missed, due_us, due_us + late_us)
+
+
+def test_nothing_is_due_before_its_time() -> None:
+    assert turn(ALL, HOUR_US, -1) == Turn([], 10 * HOUR_US)
+
+
+def test_one_turn_puts_a_bounded_number_of_tasks() -> None:
+    found = turn(ALL, SECOND_US, 100 * HOUR_US)
+    assert len(found.times_us) == limits.SCHEDULE_FIRED_MAX
+    assert found.next_us == found.times_us[-1] + SECOND_US
+
+
+@given(
+    st.sampled_from(MISSED),
+    st.integers(SECOND_US, 2 * HOUR_US),
+    st.lists(st.integers(0, 3 * HOUR_US), min_size=1, max_size=10),
+)
+@example(ONCE, HOUR_US, [MISSED_AFTER_US, HOUR_US])
+def test_turns_follow_a_plain_model(missed: str, every_us: int, waits_us: list[int]) -> None:
+    """The model looks at each due time by itself; each pass takes turns until nothing is due."""
+    times, first_us = EveryTimes(every_us, 0), every_us
+    now_us, due_us = 0, first_us
+    for wait_us in waits_us:
+        now_us += wait_us
+        put: list[int] = []
+        wanted = modelled(missed, every_us, due_us, now_us)
+        while due_us <= now_us:
+            one = turn_of(times, missed, due_us, now_us)
+            put += one.times_us
+            assert one.next_us > due_us
+            due_us = one.next_us
+            if len(put) > 200:
+                break
+        if due_us > now_us:
+            assert put == wanted
+        else:
+            assert put == wanted[: len(put)]
+            return
+
+
+def modelled(missed: str, every_us: int, due_us: int, now_us: int) -> list[int]:
+    come = range(due_us, now_us + 1, every_us)
+    if not come or now_us - come[0] <= MISSED_AFTER_US or missed == ALL:
+        return list(come[:1_000])
+    if missed == ONCE:
+        return [come[-1]]
+    return [due for due in come[-100:] if now_us - due <= MISSED_AFTER_US]
+
+
+def test_tries_come_later_and_later_up_to_a_bound() -> None:
+    waits_s = [(retry_us(0, tries) / SECOND_US) for tries in (1, 2, 3, 7, 10_000)]
+    assert waits_s == [1.0, 2.0, 4.0, 60.0, 60.0]

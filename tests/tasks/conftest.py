@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 import fdbqueue
+from fdbqueue.core import limits
 from tests.conftest import TEST_ROOT, open_engine
-from tests.tasks.partitions import MakeBench, PartitionsBench
-from tests.tasks.support import Bench, StillClock
+from tests.tasks.partitions import MakeParted, PartitionsBench
+from tests.tasks.support import Bench, SetLimits, StillClock
 from tests.tasks.trips import Trips
 
 
@@ -34,12 +35,23 @@ def bench(still_db: fdbqueue.Database, clock: StillClock) -> Callable[..., Bench
 
 
 @pytest.fixture
-def parted(engine: str, clock: StillClock, tmp_path: Path) -> Iterator[MakeBench]:
+def parted(engine: str, clock: StillClock, tmp_path: Path) -> Iterator[MakeParted]:
     """A bench on each engine: `parted("utube", partitions=4)`."""
     root = TEST_ROOT[os.urandom(8)]  # other processes test on the same cluster
     with open_engine(engine, tmp_path / "data", clock) as database:
         yield lambda kind="fifottl", **options: PartitionsBench(database, clock, root, kind, options)
         database.clear_range_startswith(root.key())
+
+
+@pytest.fixture
+def set_limits(monkeypatch: pytest.MonkeyPatch) -> SetLimits:
+    """`set_limits(VERB_BATCH=2)`"""
+
+    def set_each(**values: Any) -> None:
+        for name, value in values.items():
+            monkeypatch.setattr(limits, name, value)
+
+    return set_each
 
 
 @pytest.fixture

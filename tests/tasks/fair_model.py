@@ -1,6 +1,6 @@
-"""Fair queues as plain Python: the reference's two structures, and turns by weight and cost."""
+"""Fair queues as plain Python: the two structures of the reference."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any
 
 
@@ -38,19 +38,3 @@ class Rounds:
     def deref(self) -> tuple[list[Any], dict[Any, list[Any]]]:
         lines = {key: [item for _, item in line] for (_, key), line in self.lines.items()}
         return list(self.snapshot), lines
-
-
-def by_weight(items: Sequence[tuple[Any, int]], weights: Mapping[Any, int]) -> Iterable[int]:
-    """Numbers of `items` (key, cost), all there from the start: each round a key saves its weight up."""
-    waiting: dict[Any, list[int]] = {}
-    for number, (key, _) in enumerate(items):
-        waiting.setdefault(key, []).append(number)
-    saved = dict.fromkeys(waiting, 0)
-    while any(waiting.values()):
-        of_the_round = []
-        for key, line in waiting.items():
-            saved[key] += weights.get(key, 1)
-            while line and items[line[0]][1] <= saved[key]:
-                saved[key] -= items[line[0]][1]
-                of_the_round.append(line.pop(0))
-        yield from sorted(of_the_round)

@@ -70,7 +70,7 @@ class PartitionsBench(Bench):
         return TaskQueue.open(Database(self.db.engine, self.clock), "bench", root=self.root)
 
 
-MakeBench = Callable[..., PartitionsBench]
+MakeParted = Callable[..., PartitionsBench]
 
 
 def moving_key(before: int, after: int) -> int:

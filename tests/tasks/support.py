@@ -4,9 +4,16 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from fdbqueue import Database, Session, TaskQueue
+from fdbqueue.core.database import run
+from fdbqueue.core.limits import RANDOM_SUFFIX_BYTES
+from fdbqueue.core.line.decision import Look, Reason, Ticket
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.core.runtime import Thread, Waitable
 from fdbqueue.core.sessions.keeper import Keeper, keeper_of
+from fdbqueue.tasks.calls import calls_of
+from fdbqueue.tasks.edges import Lease
+from fdbqueue.tasks.source import params_of
+from tests.queue_support import registered
 from tests.support import IdleThread, ManualClock
 
 LONG_S = 1e9
@@ -67,3 +74,34 @@ class Bench:
 
 def keeper(db: Database) -> Keeper:
     return keeper_of(db, RootKeys(DEFAULT_ROOT))
+
+
+MakeBench = Callable[..., Bench]
+SetLimits = Callable[..., None]
+"""Sets fields of fdbqueue.core.limits for the time of a test."""
+
+
+class Relay:
+    """Two requests in the line: the first one serves, and delivers a task to the second one."""
+
+    def __init__(self, b: Bench, owner: Session | None = None) -> None:
+        self._b, self._line = b, calls_of(b.db, b.queue._shape).source.line
+        self._server, self._owner = (self._joined(rid, of) for rid, of in ((b"1", None), (b"2", owner)))
+
+    def _joined(self, rid: bytes, session: Session | None) -> Ticket:
+        params, now_us = (
+            params_of(Lease((session or self._b.session).id, b"its token")),
+            self._b.clock.now_us(),
+        )
+        return registered(self._b.db, self._line, rid * RANDOM_SUFFIX_BYTES, now_us, params=params)
+
+    def serve(self) -> None:
+        self._look(self._server, Reason.SIGNAL)
+
+    def collect(self) -> list[Any]:
+        """The data of the tasks that the second one gets."""
+        return [task.data for task in self._look(self._owner)]
+
+    def _look(self, ticket: Ticket, *reason: Reason) -> Any:
+        look = Look(self._b.clock.now_us(), *reason)
+        return run(self._b.db, lambda tr: self._line.look(tr, ticket, look)).answers

@@ -11,11 +11,12 @@ from fdb.subspace_impl import Subspace
 from fdbqueue import Database, Session, Task, TaskQueue
 from fdbqueue.core import limits
 from fdbqueue.core.database import run
-from fdbqueue.core.errors import NotTaken, QueueDropped
+from fdbqueue.core.errors import QueueDropped
 from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.stored.records import id_bytes
 from tests.queue_support import FaultyEngine, faulty
 from tests.support import COMMIT_UNKNOWN, NOT_COMMITTED, PATIENCE_S
+from tests.tasks.support import SetLimits
 from tests.test_combine import wait_for_pending
 
 Outcome = Task | Exception
@@ -115,31 +116,6 @@ def test_acks_during_another_ack_share_a_transaction(bench: Bench) -> None:
     assert (behind.begun, bench.done()) == (2, 9)
 
 
-def test_a_stale_lease_fails_its_own_caller_only(bench: Bench) -> None:
-    tasks = bench.fill(5)
-    bench.queue.release(bench.other, tasks[2])
-    bench.queue.delete(bench.other, tasks[3])
-    outcomes = bench.behind(*tasks).finish()
-    assert states(outcomes) == "-NN-"
-    assert [str(outcomes[number]) for number in (1, 2)] == [
-        str(NotTaken(id=tasks[number].id)) for number in (2, 3)
-    ]
-    assert bench.done() == 4  # a delete counts as well
-
-
-def test_the_second_of_two_acks_of_one_task_fails(bench: Bench) -> None:
-    first, task = bench.fill(2)
-    assert states(bench.behind(first, task, task).finish()) == "-N"
-    assert (bench.done(), bench.queue.statistics(bench.other)["tasks"]["total"]) == (2, 0)
-
-
-def test_an_ack_of_an_older_lease_leaves_the_newer_one(bench: Bench) -> None:
-    first, old = bench.fill(2)
-    bench.queue.release(bench.other, old)
-    [new] = bench.take(1)
-    assert states(bench.behind(first, old, new).finish()) == "N-"
-
-
 def test_when_none_of_them_holds_its_task_nothing_is_written(bench: Bench) -> None:
     first, *tasks = bench.fill(3)
     bench.queue.release_all(bench.other)
@@ -174,16 +150,6 @@ def test_each_ack_happens_once_with_any_result_of_commits(bench: Bench, fate: st
     assert (behind.begun, bench.done()) == (begun, done)
 
 
-def test_beside_a_stale_lease_unknown_acks_happen_once(bench: Bench) -> None:
-    tasks = bench.fill(4)
-    bench.queue.release(bench.other, tasks[2])
-    behind = bench.behind(*tasks)
-    bench.engine.commits = 0
-    bench.engine.fate = lambda n: (COMMIT_UNKNOWN, True) if n == 2 else (0, True)
-    assert states(behind.finish()) == "-N-"
-    assert bench.done() == 3
-
-
 def test_an_error_that_one_has_brought_along_is_its_own(bench: Bench) -> None:
     first, broken, task = bench.fill(3)
     stored = bench.queue._shape.keys.task(id_bytes(broken.id))
@@ -207,9 +173,9 @@ def test_of_a_dropped_queue_each_is_told(bench: Bench) -> None:
     assert outcomes[0] is not outcomes[1]
 
 
-def test_no_transaction_has_more_acks_than_the_limit(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_transaction_has_more_acks_than_the_limit(bench: Bench, set_limits: SetLimits) -> None:
     tasks = bench.fill(8)
-    monkeypatch.setattr(limits, "VERB_BATCH", 3)
+    set_limits(VERB_BATCH=3)
     behind = bench.behind(*tasks)
     assert states(behind.finish()) == "-" * 7
     assert (behind.begun, bench.done()) == (4, 8)
@@ -242,23 +208,3 @@ def test_an_ack_that_does_not_join_does_not_wait(bench: Bench, how: str) -> None
     assert 0 not in behind.outcomes
     behind.finish()
     assert bench.done() == 2
-
-
-@pytest.mark.parametrize(
-    ("kind", "options"),
-    [("utube", {"key_concurrency": 2}), ("utubettl", {"key_concurrency": 2}), ("fair", {})],
-)
-def test_acks_of_one_key_see_the_changes_of_each_other(
-    bench: Bench, kind: str, options: dict[str, Any]
-) -> None:
-    tasks = bench.fill(4, kind, "ab", **options)
-    queue, keys = bench.queue, bench.queue._shape.keys
-    for number in range(4, 8):
-        queue.put(bench.other, number, key="ab"[number % 2])
-    assert states(bench.behind(*tasks).finish()) == "---"
-    rest = bench.take(9)
-    assert sorted(task.data for task in rest) == [4, 5, 6, 7]
-    assert queue.key_statistics(bench.other, 9) == []
-    assert states(bench.behind(*rest).finish()) == "---"
-    kept = run(bench.other, lambda tr: tr.get_range(keys.contents.start, keys.contents.stop).to_list())
-    assert [bytes(row.key) for row in kept] == ([queue._shape.discipline.round_key] if kind == "fair" else [])  # type: ignore[attr-defined]

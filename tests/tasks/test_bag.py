@@ -8,13 +8,13 @@ import pytest
 
 from benchmarks.bag import conflicts_each, longest_wait
 from fdbqueue import Flaw, TaskPlace, TaskQueue, Why, verify
-from fdbqueue.core import limits
-from fdbqueue.core.errors import PayloadMismatch, UnsupportedOption
+from fdbqueue.core.errors import PayloadMismatch
 from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.stored.discipline import PLACE_BYTES, Bag
 from fdbqueue.tasks.stored.records import id_bytes, id_text, record_of
 from tests.support import NOT_COMMITTED, begin, commit_code
-from tests.tasks.partitions import MakeBench, PartitionsBench
+from tests.tasks.partitions import MakeParted, PartitionsBench
+from tests.tasks.support import SetLimits
 
 
 def ready_keys(b: PartitionsBench) -> dict[bytes, bytes]:
@@ -33,7 +33,7 @@ def taker_at(b: PartitionsBench, place: bytes) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize("place", [b"", b"\x40", b"\x80", b"\xc0", b"\xff" * 8])
-def test_takes_go_around_to_the_last_task(parted: MakeBench, place: bytes) -> None:
+def test_takes_go_around_to_the_last_task(parted: MakeParted, place: bytes) -> None:
     b = parted("bag")
     ids = {b.put(n) for n in range(20)}
     tr, take = begin(b.db), taker_at(b, place)
@@ -45,7 +45,7 @@ def test_takes_go_around_to_the_last_task(parted: MakeBench, place: bytes) -> No
     assert take(tr) == ()
 
 
-def test_a_hand_that_another_thread_moves_hides_no_task(parted: MakeBench) -> None:
+def test_a_hand_that_another_thread_moves_hides_no_task(parted: MakeParted) -> None:
     b = parted("bag")
     b.put_each(range(3))
     bag, tr = Bag(b.queue._shape.keys, {}), begin(b.db)
@@ -64,7 +64,7 @@ def test_a_hand_that_another_thread_moves_hides_no_task(parted: MakeBench) -> No
     assert len([*bag.first(Reads(), 3)]) == 3
 
 
-def test_tasks_do_not_lie_in_the_order_of_arrival(parted: MakeBench) -> None:
+def test_tasks_do_not_lie_in_the_order_of_arrival(parted: MakeParted) -> None:
     b = parted("bag")
     ids = [b.put(n) for n in range(30)]
     listed = [task.id for task in b.queue.tasks(b.db, "r", 30)]
@@ -72,7 +72,7 @@ def test_tasks_do_not_lie_in_the_order_of_arrival(parted: MakeBench) -> None:
     assert [task.id for task in b.queue.tasks(b.db, "r", 30)] == listed
 
 
-def test_takers_at_different_places_do_not_conflict(parted: MakeBench) -> None:
+def test_takers_at_different_places_do_not_conflict(parted: MakeParted) -> None:
     b = parted("bag")
     b.queue.put_many(b.db, range(64))
     transactions = [begin(b.db) for _ in range(4)]
@@ -81,16 +81,8 @@ def test_takers_at_different_places_do_not_conflict(parted: MakeBench) -> None:
     assert [commit_code(tr) for tr in transactions] == [0] * 4
 
 
-def test_two_takers_of_one_task_conflict(parted: MakeBench) -> None:
-    b = parted("bag")
-    b.queue.put_many(b.db, range(9))
-    first, second = begin(b.db), begin(b.db)
-    assert taker_at(b, b"\x80")(first)[0].id == taker_at(b, b"\x80")(second)[0].id
-    assert (commit_code(first), commit_code(second)) == (0, NOT_COMMITTED)
-
-
 @pytest.mark.parametrize("place", [b"", b"\x80", b"\xff" * 8])
-def test_nothing_conflicts_with_a_put_anywhere(parted: MakeBench, place: bytes) -> None:
+def test_nothing_conflicts_with_a_put_anywhere(parted: MakeParted, place: bytes) -> None:
     b = parted("bag")
     tr = begin(b.db)
     assert taker_at(b, place)(tr) == ()
@@ -99,7 +91,7 @@ def test_nothing_conflicts_with_a_put_anywhere(parted: MakeBench, place: bytes) 
     assert commit_code(tr) == NOT_COMMITTED
 
 
-def test_a_released_task_lies_at_another_place(parted: MakeBench) -> None:
+def test_a_released_task_lies_at_another_place(parted: MakeParted) -> None:
     b = parted("bag")
     id_ = id_bytes(b.put("x"))
     before = ready_keys(b)[id_]
@@ -111,12 +103,7 @@ def test_a_released_task_lies_at_another_place(parted: MakeBench) -> None:
     assert ready_keys(b)[id_] not in (before, released)
 
 
-def test_a_bag_has_no_priorities(parted: MakeBench) -> None:
-    with pytest.raises(UnsupportedOption):
-        parted("bag").put("x", pri=1)
-
-
-def test_a_walk_reaches_each_task_in_time(bench: MakeBench) -> None:
+def test_a_walk_reaches_each_task_in_time(bench: MakeParted) -> None:
     """With one put for each take, a way around takes 2.72 times the backlog on average at the most."""
     backlog, waits = 30, []
     b = bench("bag")
@@ -131,7 +118,7 @@ def test_a_walk_reaches_each_task_in_time(bench: MakeBench) -> None:
 
 @pytest.mark.commits_by_hand
 @pytest.mark.usefixtures("ordinary")
-def test_a_lost_race_sends_the_taker_elsewhere(parted: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_race_sends_the_taker_elsewhere(parted: MakeParted, monkeypatch: pytest.MonkeyPatch) -> None:
     b = parted("bag")
     b.queue.put_many(b.db, range(64))
     b.take()
@@ -153,14 +140,14 @@ def test_a_lost_race_sends_the_taker_elsewhere(parted: MakeBench, monkeypatch: p
     assert len(starts) == 1
 
 
-def test_a_place_in_a_bag_counts_all_other_tasks(parted: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_place_in_a_bag_counts_all_other_tasks(parted: MakeParted, set_limits: SetLimits) -> None:
     b = parted("bag")
     ids = [b.put(n) for n in range(4)]
     found = [b.queue.explain(b.db, id_) for id_ in ids]
     assert [one.place for one in found] == [TaskPlace(3, in_any_order=True)] * 4
     assert found[0].reasons[0].why is Why.BEHIND
     assert found[0].reasons[0].text == "There are 3 other tasks, which come in any order."
-    monkeypatch.setattr(limits, "EXPLAINED_MAX", 3)
+    set_limits(EXPLAINED_MAX=3)
     assert b.queue.explain(b.db, ids[0]).place == TaskPlace(3, in_any_order=True)
     b.queue.take_many(b.db, 3, session=b.session)
     [last] = b.queue.tasks(b.db, "r", 9)
@@ -168,7 +155,7 @@ def test_a_place_in_a_bag_counts_all_other_tasks(parted: MakeBench, monkeypatch:
 
 
 @pytest.mark.parametrize("copies", ["index", "both"])
-def test_damage_in_a_bag_costs_no_other_task(parted: MakeBench, copies: str) -> None:
+def test_damage_in_a_bag_costs_no_other_task(parted: MakeParted, copies: str) -> None:
     b = parted("bag")
     bad, good = b.put("bad"), {b.put(n) for n in range(5)}
     id_ = id_bytes(bad)
@@ -179,21 +166,20 @@ def test_damage_in_a_bag_costs_no_other_task(parted: MakeBench, copies: str) -> 
     assert {task.id for task in iter(b.take, None)} == good | mended
 
 
-def test_a_bag_tells_the_error_of_a_task_that_it_passes(parted: MakeBench) -> None:
+def test_a_bag_tells_the_error_of_a_task_that_it_passes(parted: MakeParted) -> None:
     """Its takes go by a source of their own, and share the tasks that they pass over."""
     b = parted("bag")
     b.put("no number")
     b.put(1)
     typed = TaskQueue.open(b.db, "bench", type=int, root=b.root)
     found = typed.take(b.db, 0)
-    assert found is not None
     assert found.data == 1
     for timeout in (0, 0.1):
         with pytest.raises(PayloadMismatch):
             typed.take(b.db, timeout)
 
 
-def test_an_entry_at_a_wrong_place_is_a_finding(parted: MakeBench) -> None:
+def test_an_entry_at_a_wrong_place_is_a_finding(parted: MakeParted) -> None:
     b = parted("bag")
     id_ = id_bytes(b.put("x"))
     key = ready_keys(b)[id_]

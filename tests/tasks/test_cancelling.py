@@ -7,7 +7,6 @@ import pytest
 
 from fdbqueue import Group, Session
 from fdbqueue.core.database import run
-from fdbqueue.core.errors import GroupClosed
 from fdbqueue.core.line.decision import Look, Reason
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.core.sessions.ending import RUN_ENDS
@@ -15,10 +14,8 @@ from fdbqueue.core.task import Failure
 from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.stored.records import TaskKeys, unpacked
 from tests.queue_support import registered
-from tests.support import NOT_COMMITTED, begin, commit_code
-from tests.tasks.support import Bench
+from tests.tasks.support import Bench, MakeBench
 
-MakeBench = Callable[..., Bench]
 End = Callable[[Bench, Any], Any]
 
 ENDED_BY: dict[str, End] = {
@@ -91,44 +88,13 @@ def test_each_end_of_the_lease_ends_a_cancelled_task(bench: MakeBench, kind: str
     assert b.counts("cancel", "done", "release", "bury", "ttr") == (1, 1, 0, 0, 0)
 
 
-def test_a_cancelled_group_takes_no_member_before_a_sweep(bench: MakeBench) -> None:
-    b = bench()
-    of = Group.create(b.db)
-    of.put(b.db, b.queue, 1)
-    tr = begin(b.db)
-    of.put(tr, b.queue, 2)
-    of.cancel(b.db)
-    with pytest.raises(GroupClosed, match="cancelled"):
-        of.put(b.db, b.queue, 3)
-    assert commit_code(tr) == NOT_COMMITTED
-    assert of.progress(b.db).total == 1
-
-
 def test_the_run_of_a_lease_counts_its_cancel(bench: MakeBench) -> None:
     b = bench("fifottl")
     run = bytes(16)
     session = Session(b.db, ttr=1e9, run_id=run)
     b.put("x")
     task = b.queue.take(b.db, 0, session=session)
-    assert task is not None
     b.queue.cancel(b.db, task.id)
     b.queue.release(b.db, task, failure=Failure("odd"))
     counted = unpacked(RUN_ENDS, b.db[RootKeys(DEFAULT_ROOT).run(run)])
     assert counted == dict.fromkeys(RUN_ENDS, 0) | {"cancelled": 1}
-
-
-def test_a_callback_is_told_of_a_cancel(bench: MakeBench) -> None:
-    b = bench()
-    told: list[str] = []
-    heard = b.db.runtime.event()
-
-    def note(_: Any, event: str) -> None:
-        told.append(event)
-        if event == "cancel":
-            heard.set()
-
-    id_ = b.put("x")
-    b.queue.on_task_change(note)
-    b.queue.cancel(b.db, id_)
-    assert heard.wait(20)
-    assert told == ["delete", "cancel"]

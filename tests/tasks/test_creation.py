@@ -1,7 +1,8 @@
 """Named task queues: creating, opening, listing, dropping, and what goes wrong (sections 7, 8, 13)."""
 
 import pickle
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Iterator
 from dataclasses import fields, replace
 from math import inf
 from typing import Any
@@ -10,11 +11,10 @@ import pytest
 
 import fdbqueue
 from fdbqueue import Limit, Queue, Task, TaskQueue, list_queues, register_kind, statistics
+from fdbqueue.core import limits
 from fdbqueue.core.errors import (
     InvalidArgument,
     KindExists,
-    QueueBusy,
-    QueueDropped,
     QueueExists,
     QueueNotFound,
     UnknownCodec,
@@ -23,12 +23,13 @@ from fdbqueue.core.errors import (
 )
 from fdbqueue.core.registry import Definition
 from fdbqueue.tasks import options
-from fdbqueue.tasks.options import Settings, stored_settings
+from fdbqueue.tasks.options import Settings, kind_named, stored_settings
 from fdbqueue.tasks.stored.discipline import Fifo
 from fdbqueue.tasks.stored.records import Record
-from tests.tasks.support import Bench
+from tests.page import page
+from tests.tasks.support import MakeBench
 
-MakeBench = Callable[..., Bench]
+TASKS_PAGE = page("docs/tasks.md")
 
 
 def test_a_queue_keeps_its_kind_and_options(still_db: fdbqueue.Database) -> None:
@@ -167,10 +168,6 @@ def test_if_not_exists_is_true_or_any(still_db: fdbqueue.Database, wish: Any) ->
         ("fifottl", {"capacity": 1}, UnsupportedOption),
         ("fifottl", {"key_concurrency": 2}, UnsupportedOption),
         ("fifottl", {"weights": {"a": 1}}, UnsupportedOption),
-        ("fifottl", {"ttl": -1}, InvalidArgument),
-        ("fifottl", {"ttr": -1}, InvalidArgument),
-        ("fifottl", {"pri": -1}, InvalidArgument),
-        ("limfifottl", {"capacity": -1}, InvalidArgument),
         ("fifo", {"codec": "pickle"}, UnknownCodec),
     ],
 )
@@ -205,62 +202,6 @@ def test_statistics_of_all_queues(still_db: fdbqueue.Database) -> None:
     two.put(still_db, 3)
     counted = {name: found["calls"]["put"] for name, found in statistics(still_db).items()}
     assert counted == {"one": 2, "two": 1}
-
-
-HANDLE_CALLS: dict[str, Callable[[TaskQueue, fdbqueue.Database, str], object]] = {
-    "put": lambda q, db, _: q.put(db, 1),
-    "take": lambda q, db, _: q.take(db, 0),
-    "ack": lambda q, db, id_: q.ack(db, id_),
-    "release": lambda q, db, id_: q.release(db, id_),
-    "touch": lambda q, db, id_: q.touch(db, id_, 1),
-    "bury": lambda q, db, id_: q.bury(db, id_),
-    "delete": lambda q, db, id_: q.delete(db, id_),
-    "peek": lambda q, db, id_: q.peek(db, id_),
-    "kick": lambda q, db, _: q.kick(db),
-    "release_all": lambda q, db, _: q.release_all(db),
-    "truncate": lambda q, db, _: q.truncate(db),
-    "drop": lambda q, db, _: q.drop(db),
-    "statistics": lambda q, db, _: q.statistics(db),
-    "tasks": lambda q, db, _: q.tasks(db, "r", 1),
-}
-
-
-@pytest.mark.parametrize("again", [False, True], ids=["dropped", "created again"])
-@pytest.mark.parametrize("call", HANDLE_CALLS)
-def test_a_stale_handle_says_so_and_changes_nothing(bench: MakeBench, call: str, again: bool) -> None:
-    b = bench("fifottl")
-    id_ = b.put(1)
-    b.queue.drop(b.db)
-    if again:
-        TaskQueue.create(b.db, "bench", "fifottl")
-    with pytest.raises(QueueDropped):
-        HANDLE_CALLS[call](b.queue, b.db, id_)
-    assert b.contents() == []
-
-
-def test_a_put_that_races_a_drop_leaves_nothing_behind(bench: MakeBench) -> None:
-    b = bench()
-    tr = b.db.create_transaction()
-    b.queue.put(tr, "orphan")
-    b.queue.drop(b.db)
-    with pytest.raises(fdbqueue.embedded.FDBError):
-        tr.commit().wait()
-    assert b.contents() == []
-
-
-def test_drop_is_refused_while_tasks_are_taken(bench: MakeBench) -> None:
-    b = bench("fifottl", ttr=5)
-    b.put(1)
-    b.put(2, delay=9)
-    b.queue.bury(b.db, b.put(3))
-    b.take()
-    with pytest.raises(QueueBusy, match="taken"):
-        b.queue.drop(b.db)
-    b.clock.advance(5)  # a lease that is over holds nothing
-    b.queue.drop(b.db)
-    fresh = TaskQueue.create(b.db, "bench")
-    assert sum(fresh.statistics(b.db)["calls"].values()) == 0
-    assert fresh.take(b.db, 0) is None
 
 
 @pytest.fixture
@@ -317,7 +258,6 @@ def test_a_queue_created_in_a_transaction_exists_once_committed(
         TaskQueue.open(still_db, "inside")
     tr.commit().wait()
     task = inside.take(still_db, 0)
-    assert task is not None
     assert task.data == "with it"
 
 
@@ -333,3 +273,22 @@ def test_a_task_of_a_queue_is_as_one_of_the_constructor(still_db: fdbqueue.Datab
 
 def test_a_stored_option_that_is_missing_has_its_default() -> None:
     assert stored_settings(Definition("q", 1, "utube", {})).to_options() == Settings().to_options()
+
+
+def test_every_kind_has_its_row() -> None:
+    rows = dict(re.findall(r"^\| `(\w+)` \| .* \| (.*) \|$", TASKS_PAGE, re.MULTILINE))
+    assert rows.keys() >= {"fifo", "fifottl", "limfifottl"}
+    for option in ("ttl", "ttr", "pri", "delay"):
+        assert f"`{option}`" in rows["fifottl"]
+        assert kind_named("fifottl").supports(option)
+        assert not kind_named("fifo").supports(option)
+
+
+def test_the_bounds_of_a_task_and_of_a_batch_are_on_the_page() -> None:
+    numbers = re.search(r"^## Numbers\n(.*?)^## ", TASKS_PAGE, re.MULTILINE | re.DOTALL)
+    assert numbers is not None
+    bounds = (limits.PAYLOAD_BYTES_MAX, limits.TASK_KEY_BYTES_MAX, limits.HEADERS_BYTES_MAX)
+    for bound in (*bounds, limits.BATCH_ITEMS_MAX, limits.BATCH_BYTES_MAX, limits.PUT_BYTES_MAX):
+        assert f"{bound:,}" in numbers[1]
+    assert limits.SPAN_MAX_S == 100 * 365 * 86_400
+    assert "a hundred years (`limits.SPAN_MAX_S`)" in numbers[1]

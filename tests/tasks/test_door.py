@@ -9,9 +9,7 @@ from fdbqueue.core.database import run
 from fdbqueue.core.errors import QueueDropped, TaskNotFound
 from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.change import Change
-from tests.tasks.support import Bench
-
-MakeBench = Callable[..., Bench]
+from tests.tasks.support import MakeBench
 
 KEY = b"a key of no queue"
 

@@ -14,10 +14,8 @@ from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.stored.records import id_bytes, partition_of
 from tests.partitions.support import key_in
 from tests.support import NOT_COMMITTED, commit_code
-from tests.tasks.partitions import MakeBench as MakeParted
-from tests.tasks.support import LONG_S, Bench, StillClock
-
-MakeBench = Callable[..., Bench]
+from tests.tasks.partitions import MakeParted
+from tests.tasks.support import LONG_S, Bench, MakeBench, SetLimits, StillClock
 
 ONE_LOOK, SEVERAL_LOOKS = 50, limits.VERB_BATCH + 50
 
@@ -104,9 +102,9 @@ def test_a_drop_conflicts_with_a_caller_that_comes_meanwhile(
 
 @pytest.mark.parametrize("partition", range(4))
 def test_a_live_lease_behind_a_full_batch_keeps_any_partition(
-    parted: MakeParted, monkeypatch: pytest.MonkeyPatch, partition: int
+    parted: MakeParted, set_limits: SetLimits, partition: int
 ) -> None:
-    monkeypatch.setattr(limits, "VERB_BATCH", 2)
+    set_limits(VERB_BATCH=2)
     b = parted("utubettl", partitions=4)
     for nth, ttr_s in enumerate((5, 5, LONG_S)):
         b.put(nth, key=key_in(partition, nth=nth), ttr=ttr_s)
@@ -136,7 +134,6 @@ def test_a_drop_of_a_damaged_record_leaves_no_key(
     b = Bench(still_db, clock, "fifo", **options)
     b.put("x")
     taken = b.take()
-    assert taken is not None
     id_ = id_bytes(taken.id)
     b.db[b.queue._shape.partition(partition_of(id_)).keys.task(id_)] = b"damaged"
 

@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,13 +11,13 @@ import pytest
 import fdbqueue
 from fdbqueue import Database, Session, TaskQueue
 from fdbqueue.core import limits
-from fdbqueue.core.errors import DatabaseClosed, InvalidArgument, NotADatabase
+from fdbqueue.core.errors import DatabaseClosed, NotADatabase
 from fdbqueue.core.root_keys import DEFAULT_ROOT, SESSION, RootKeys
 from fdbqueue.core.seam import KeyValue
 from fdbqueue.core.sessions.keeper import Keeper
 from tests.support import PATIENCE_S
 from tests.tasks.endings import NAME
-from tests.tasks.support import StillClock
+from tests.tasks.support import StillClock, keeper
 
 ROOT = Path(__file__).parents[2]
 KEYS = RootKeys(DEFAULT_ROOT)
@@ -115,8 +114,7 @@ def test_a_session_that_is_wanted_ends_with_its_process(still_db: Database) -> N
     """Only a session with a name and without a `wanted` waits for a process that is started again."""
     unnamed, named = Session(still_db), Session(still_db, name="named")
     wanted = Session(still_db, name="wanted", wanted=lambda: True)
-    keeper = still_db.service(("keeper", KEYS.prefix), partial(Keeper, keys=KEYS))
-    keeper._end_those_of_this_process()
+    keeper(still_db)._end_those_of_this_process()
     there = [still_db[KEYS.session(session.id)] is not None for session in (unnamed, named, wanted)]
     assert there == [False, True, False]
 
@@ -127,7 +125,7 @@ def test_all_sessions_of_a_process_end_with_it(
 ) -> None:
     process = Database(still_db.engine, clock)
     sessions = [Session(process) for _ in range(4)]
-    end(process.service(("keeper", KEYS.prefix), partial(Keeper, keys=KEYS)))
+    end(keeper(process))
     assert [still_db[KEYS.session(session.id)] for session in sessions] == [None] * 4
 
 
@@ -142,16 +140,11 @@ def test_the_end_of_a_forked_child_is_not_that_of_its_parent(db: Database) -> No
     """The child's exit handlers are copies of the parent's."""
     queue = TaskQueue.open(db, NAME)
     assert queue.take(db, 0) is not None
-    keeper = db.service(("keeper", KEYS.prefix), partial(Keeper, keys=KEYS))
-    keeper._process_id = os.getpid() + 1
-    keeper.end_at_exit(0.0)
-    keeper._process_id = os.getpid()
+    mine = keeper(db)
+    mine._process_id = os.getpid() + 1
+    mine.end_at_exit(0.0)
+    mine._process_id = os.getpid()
     assert counts(db) == (0, 1)
-
-
-def ttr_us(db: Database, session: Session) -> int:
-    record: int = fdbqueue.embedded.tuple.unpack(db[KEYS.session(session.id)])[2]
-    return record
 
 
 def test_open_decides_for_how_long_sessions_live(url: str) -> None:
@@ -180,12 +173,6 @@ def test_the_same_option_serves_an_engines_own_database(tmp_path: Path) -> None:
         assert Session(raw).ttr == limits.SESSION_TTR_S
     finally:
         raw.close()
-
-
-@pytest.mark.parametrize("ttr", [0, -1, True, float("nan"), "30"])
-def test_a_session_lives_for_more_than_0_seconds(url: str, ttr: float) -> None:
-    with pytest.raises(InvalidArgument, match="session_ttr_s"):
-        fdbqueue.open(url, session_ttr_s=ttr)
 
 
 def test_open_refuses_a_thing_that_is_no_database() -> None:

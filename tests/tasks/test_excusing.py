@@ -1,4 +1,4 @@
-"""A lost lease counts a failure; the count is taken back if an outage of the database was the reason."""
+"""A lost lease counts a failure, and an excuse takes it back. Failures are stored with their task."""
 
 from dataclasses import replace
 
@@ -6,14 +6,10 @@ import pytest
 
 from fdbqueue import Failure, Session
 from fdbqueue.core import limits
-from fdbqueue.core.database import run
-from fdbqueue.core.line.decision import Look, Reason
-from fdbqueue.tasks.calls import calls_of
-from fdbqueue.tasks.edges import Lease
-from fdbqueue.tasks.source import params_of
+from fdbqueue.core.errors import TooMuchForOneTransaction
+from fdbqueue.tasks.stored.records import id_bytes
 from fdbqueue.tasks.verbs import DATABASE_AWAY
-from tests.queue_support import registered
-from tests.tasks.support import keeper
+from tests.tasks.support import Relay, SetLimits, keeper
 
 TTR_S = 10
 ODD = Failure("ValueError", "odd")
@@ -30,10 +26,6 @@ def lapse(b, clock):
     clock.advance(TTR_S)
     b.sweep()
     return task
-
-
-def now_us(clock):
-    return round(clock.now() * 1_000_000)
 
 
 def standing(b, id_):
@@ -222,75 +214,69 @@ def test_what_waits_in_the_line_of_a_key_stays_in_its_place(bench, clock):
 
 def test_an_uncollected_lease_is_forgiven_by_its_owner(b, clock):
     """The lease had run out before its owner collected it: no handler has begun the attempt."""
-    line, params = calls_of(b.db, b.queue._shape).source.line, params_of(Lease(b.session.id, b"its token"))
-    server, owner = (registered(b.db, line, rid, now_us(clock), params=params) for rid in (b"1", b"2"))
+    relay = Relay(b)
     _, missed = b.put(), b.put()
-    run(b.db, lambda tr: line.look(tr, server, Look(now_us(clock), reason=Reason.SIGNAL)))
+    relay.serve()
     clock.advance(TTR_S)
     b.sweep()
     assert standing(b, missed) == ("r", 1, 1, 1)
-    assert run(b.db, lambda tr: line.look(tr, owner, Look(now_us(clock)))).answers == []
+    assert relay.collect() == []
     assert standing(b, missed) == ("r", 1, 0, 0)
 
 
 def test_a_lease_that_is_over_is_not_collected(b, clock):
     """Its task is ready, though no process has swept it."""
-    line, params = calls_of(b.db, b.queue._shape).source.line, params_of(Lease(b.session.id, b"its token"))
-    server, owner = (registered(b.db, line, rid, now_us(clock), params=params) for rid in (b"1", b"2"))
+    relay = Relay(b)
     _, late = b.put(), b.put()
-    run(b.db, lambda tr: line.look(tr, server, Look(now_us(clock), reason=Reason.SIGNAL)))
+    relay.serve()
     clock.advance(TTR_S)
-    assert run(b.db, lambda tr: line.look(tr, owner, Look(now_us(clock)))).answers == []
+    assert relay.collect() == []
     assert standing(b, late) == ("r", 0, 0, 0)
 
 
 @pytest.mark.parametrize("end", ["delete", "cancel", "truncate"])
-def test_a_task_that_ends_on_its_way_counts_no_take(b, clock, end):
+def test_a_task_that_ends_on_its_way_counts_no_take(b, end):
     """No caller has received it."""
-    line, params = calls_of(b.db, b.queue._shape).source.line, params_of(Lease(b.session.id, b"its token"))
-    server, owner = (registered(b.db, line, rid, now_us(clock), params=params) for rid in (b"1", b"2"))
+    relay = Relay(b)
     b.put()
     delivered = b.put()
-    run(b.db, lambda tr: line.look(tr, server, Look(now_us(clock), reason=Reason.SIGNAL)))
+    relay.serve()
     assert b.queue.statistics(b.db)["calls"]["take"] == 2
     getattr(b.queue, end)(b.db, *([] if end == "truncate" else [delivered]))
-    assert run(b.db, lambda tr: line.look(tr, owner, Look(now_us(clock)))).answers == []
+    assert relay.collect() == []
     assert b.queue.statistics(b.db)["calls"]["take"] == 1
 
 
 @pytest.mark.parametrize("acked_first", [True, False])
 def test_a_lease_that_lapses_on_its_way_counts_no_take(b, clock, acked_first):
     """No caller has received it, whether its task is acked under the next lease before or after that."""
-    line, params = calls_of(b.db, b.queue._shape).source.line, params_of(Lease(b.session.id, b"its token"))
-    server, owner = (registered(b.db, line, rid, now_us(clock), params=params) for rid in (b"1", b"2"))
+    relay = Relay(b)
     first, _ = b.put(), b.put()
-    run(b.db, lambda tr: line.look(tr, server, Look(now_us(clock), reason=Reason.SIGNAL)))
+    relay.serve()
     b.queue.ack(b.db, first, session=b.session)
     clock.advance(TTR_S)
     b.sweep()
     again = b.take()
     if acked_first:
         b.queue.ack(b.db, again)
-    assert run(b.db, lambda tr: line.look(tr, owner, Look(now_us(clock)))).answers == []
+    assert relay.collect() == []
     assert b.queue.statistics(b.db)["calls"]["take"] == 2
 
 
 @pytest.mark.parametrize("notice_bytes", [limits.NOTICE_BYTES_MAX, 0])
-def test_a_death_of_a_session_fails_attempts_that_began_only(bench, clock, monkeypatch, notice_bytes):
+def test_a_death_of_a_session_fails_attempts_that_began_only(
+    bench, clock, set_limits: SetLimits, notice_bytes
+):
     """A dead worker may leave a request in the line, which is served until its deadline. Its results are in
     the notice, or beside it.
     """
-    monkeypatch.setattr(limits, "NOTICE_BYTES_MAX", notice_bytes)
+    set_limits(NOTICE_BYTES_MAX=notice_bytes)
     b = bench("fifo")
-    line, mine = calls_of(b.db, b.queue._shape).source.line, Session(b.db, ttr=5)
-    params = params_of(Lease(mine.id, b"its token"))
-    rids = [bytes((number,)) * limits.RANDOM_SUFFIX_BYTES for number in (1, 2)]
-    begun = b.put()
+    mine, begun = Session(b.db, ttr=5), b.put()
     b.queue.take(b.db, 0, session=mine)
-    server = registered(b.db, line, rids[0], now_us(clock), params=params_of(Lease(b.session.id, b"a token")))
-    registered(b.db, line, rids[1], now_us(clock), params=params)
+    relay = Relay(b, mine)
     _, delivered = b.put(), b.put()
-    run(b.db, lambda tr: line.look(tr, server, Look(now_us(clock), reason=Reason.SIGNAL)))
+    relay.serve()
     assert [standing(b, id_) for id_ in (begun, delivered)] == [("t", 1, 0, 0), ("t", 1, 0, 0)]
     keeper(b.db).forget(mine)
     clock.advance(6)
@@ -312,15 +298,14 @@ def test_an_exhaustion_before_a_kick_undoes_no_later_burial(b, clock):
 
 def test_a_burial_for_a_lease_that_no_call_received_is_undone(b, clock):
     """Its owner collects it after another taker has buried the task for that lease."""
-    line, params = calls_of(b.db, b.queue._shape).source.line, params_of(Lease(b.session.id, b"its token"))
-    server, owner = (registered(b.db, line, rid, now_us(clock), params=params) for rid in (b"1", b"2"))
+    relay = Relay(b)
     first, missed = b.put(), b.put()
-    run(b.db, lambda tr: line.look(tr, server, Look(now_us(clock), reason=Reason.SIGNAL)))
+    relay.serve()
     b.queue.ack(b.db, first, session=b.session)
     clock.advance(TTR_S)
     b.sweep()
     assert b.queue.exhaust(b.db, b.take(), 1)
-    assert run(b.db, lambda tr: line.look(tr, owner, Look(now_us(clock)))).answers == []
+    assert relay.collect() == []
     assert standing(b, missed) == ("r", 2, 0, 0)
 
 
@@ -332,3 +317,33 @@ def test_an_excused_burial_of_an_expired_task_ends_it(b, clock):
     clock.advance(2 * TTR_S)
     assert b.queue.excuse(b.db, late)
     assert b.counts("total", "ttl") == (0, 1)
+
+
+def test_texts_are_cut_where_they_matter_least(bench):
+    """A message keeps its beginning, a detail its end; a character is kept whole or not at all."""
+    b = bench()
+    id_ = b.put()
+    b.queue.release(b.db, b.take(), failure=Failure("E", "é" * 2000 + "!", "?" + "é" * 8000, ""))
+    [failure] = b.queue.failures(b.db, id_)
+    assert failure.message == "é" * (limits.FAILURE_MESSAGE_BYTES_MAX // 2)
+    assert failure.detail == "é" * (limits.FAILURE_DETAIL_BYTES_MAX // 2)
+
+
+def test_an_unreadable_task_takes_its_failures_with_it(bench):
+    """Its delete counts."""
+    b = bench()
+    id_ = b.put()
+    b.queue.release(b.db, b.take(), failure=ODD)
+    b.db[b.queue._shape.keys.task(id_bytes(id_))] = b"no record"
+    b.queue.delete(b.db, id_)
+    under = b.queue._shape.keys.failures
+    assert not any(under.start <= key < under.stop for key, _ in b.stored())
+    assert b.counts("delete", "done", "total") == (1, 1, 0)
+
+
+def test_one_transaction_renews_a_bounded_number(bench):
+    b = bench()
+    b.put()
+    task = b.take()
+    with pytest.raises(TooMuchForOneTransaction):
+        b.queue.renew(b.db, [task] * (limits.VERB_BATCH + 1))

@@ -3,22 +3,24 @@
 import os
 import platform
 import shlex
-from collections.abc import Callable, Iterator
+from threading import Thread
 from typing import Any
 
 import pytest
 from fdb import tuple as layer
+from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue import Database, Explanation, Limit, Session, TaskPlace, TaskQueue, Why
+from fdbqueue import Database, Explanation, HeldKey, Limit, Session, TaskPlace, TaskQueue, Why
 from fdbqueue.core import limits
 from fdbqueue.core.line.decision import LineKeys, Ticket, renewal_value, request_value
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.core.task import Failure
 from fdbqueue.tasks.stored.discipline import Fifo
-from tests.tasks.support import Bench, StillClock
+from tests.partitions.support import key_in, moving_key
+from tests.support import wait_until
+from tests.tasks.support import Bench, MakeBench, SetLimits, StillClock
 
-MakeBench = Callable[..., Bench]
 KEYS = RootKeys(DEFAULT_ROOT)
 HERE = f"{platform.node()}:{os.getpid()}"
 
@@ -49,19 +51,8 @@ def test_a_pause_comes_before_every_other_reason(bench: MakeBench) -> None:
         assert (first.why, first.cure, second.why) == (Why.PAUSED, "fdbqueue resume bench", other)
 
 
-@pytest.mark.parametrize("kind", ["fifo", "fifottl"])
-def test_the_place_is_the_number_of_tasks_before(bench: MakeBench, kind: str) -> None:
-    b = bench(kind=kind)
-    ids = [b.put(n) for n in range(5)]
-    b.take()
-    assert [explained(b, id_).place for id_ in ids[1:]] == [TaskPlace(n) for n in range(4)]
-    found = explained(b, ids[4])
-    assert found.reasons[0].why == Why.BEHIND
-    assert found.reasons[0].text == "There are 3 tasks before it."
-
-
-def test_places_are_counted_up_to_a_bound(bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "EXPLAINED_MAX", 3)
+def test_places_are_counted_up_to_a_bound(bench: MakeBench, set_limits: SetLimits) -> None:
+    set_limits(EXPLAINED_MAX=3)
     b = bench()
     ids = [b.put(n) for n in range(6)]
     assert explained(b, ids[2]).reasons[0].text == "There are 2 tasks before it."
@@ -83,7 +74,6 @@ def test_a_retry_names_the_failure_before_it(bench: MakeBench) -> None:
     b.queue.release(b.db, b.take(), delay=5, failure=Failure("ValueError", "odd"))
     found = explained(b, id_)
     assert found.reasons[0].text == "It is delayed after ValueError: odd."
-    assert found.last_failure is not None
     assert found.last_failure.message == "odd"
 
 
@@ -150,7 +140,6 @@ def test_a_busy_key_names_its_holder(bench: MakeBench, kind: str) -> None:
     assert found.reasons[0].why == Why.KEY_BUSY
     assert found.reasons[0].text == f"Its key is busy: {HERE}."
     holder = b.queue.holder(b.db, taken)
-    assert holder is not None
     assert found.reasons[0].at == (b.clock.now() + 60 if kind == "utubettl" else holder.dies)
     assert [one.task for one in found.key_holders] == [taken]
     behind = [reason.why for reason in explained(b, third).reasons]
@@ -175,22 +164,10 @@ def test_a_fair_queue_tells_the_round_of_a_task(bench: MakeBench) -> None:
     other = b.put("x", key="b")
     b.take()
     place = explained(b, last).place
-    assert place is not None
     assert place.round is not None
     assert place.current_round is not None
     assert (place.ahead_in_key, place.round - place.current_round) == (3, 4)
     assert explained(b, other).place == TaskPlace(0, 0, True, True, place.current_round, place.current_round)
-
-
-def test_looking_conflicts_with_nothing(bench: MakeBench) -> None:
-    b = bench(kind="utubettl", ttr=60)
-    id_, _ = b.put("x", key="a"), b.take()
-    tr = b.db.create_transaction()
-    b.queue.explain(tr, id_)
-    tr[b"other"] = b""
-    b.queue.ack(b.db, id_, session=b.session)
-    b.put("y", key="a")
-    tr.commit().wait()
 
 
 def test_an_overdue_holder_counts_as_ended(bench: MakeBench) -> None:
@@ -242,12 +219,12 @@ def test_the_turn_in_a_fair_queue_is_told_at_the_front_too(bench: MakeBench) -> 
 
 
 @pytest.mark.parametrize("name", ["my q; echo hi", "-odd"])
-def test_a_cure_can_be_pasted_into_a_shell(memory: Database, name: str) -> None:
-    queue = TaskQueue.create(memory, name, "fifottl")
-    id_ = queue.put(memory, "x").id
-    queue.pause(memory)
-    queue.bury(memory, id_)
-    commands = [shlex.split(reason.cure) for reason in queue.explain(memory, id_).reasons]
+def test_a_cure_can_be_pasted_into_a_shell(still_db: Database, name: str) -> None:
+    queue = TaskQueue.create(still_db, name, "fifottl")
+    id_ = queue.put(still_db, "x").id
+    queue.pause(still_db)
+    queue.bury(still_db, id_)
+    commands = [shlex.split(reason.cure) for reason in queue.explain(still_db, id_).reasons]
     names = ["--", name] if name.startswith("-") else [name]
     assert commands[0] == ["fdbqueue", "resume", *names]
     assert commands[1] == ["fdbqueue", "dead", "kick", *names, id_]
@@ -274,12 +251,6 @@ def test_a_failure_is_told_in_one_visible_line(bench: MakeBench) -> None:
     assert len(text) < 300
 
 
-@pytest.fixture
-def memory(clock: StillClock) -> Iterator[Database]:
-    with fdbqueue.open("memory:", runtime=clock) as db:
-        yield db
-
-
 def stand_in_line(db: Database, queue: TaskQueue, deadline_us: int, renewed_us: int = 0) -> None:
     """Write a request, and its renewal, as a waiting call does."""
     line, ticket = LineKeys(queue._shape.keys.line), Ticket(bytes(10), bytes(limits.RANDOM_SUFFIX_BYTES), 1)
@@ -290,33 +261,33 @@ def stand_in_line(db: Database, queue: TaskQueue, deadline_us: int, renewed_us: 
 
 @pytest.mark.parametrize("kind", ["fifo", "fifottl", "utube", "utubettl", "fair", "bag"])
 @pytest.mark.parametrize("renewed", [False, True])
-def test_a_call_that_waits_is_told(memory: Database, kind: str, clock: StillClock, renewed: bool) -> None:
-    queue = TaskQueue.create(memory, "bench", kind)
-    id_ = queue.put(memory, "x", **({"key": "a"} if kind not in ("fifo", "fifottl", "bag") else {})).id
+def test_a_call_that_waits_is_told(still_db: Database, kind: str, clock: StillClock, renewed: bool) -> None:
+    queue = TaskQueue.create(still_db, "bench", kind)
+    id_ = queue.put(still_db, "x", **({"key": "a"} if kind not in ("fifo", "fifottl", "bag") else {})).id
     now_us = clock.now_us()
-    stand_in_line(memory, queue, now_us if renewed else now_us + 1, now_us + 1 if renewed else 0)
-    found: Any = queue.explain(memory, id_)
+    stand_in_line(still_db, queue, now_us if renewed else now_us + 1, now_us + 1 if renewed else 0)
+    found: Any = queue.explain(still_db, id_)
     assert found.waiting == 1
     assert [(reason.why, reason.at) for reason in found.reasons] == [(Why.NEXT, clock.now())]
 
 
-def test_a_call_that_waits_takes_no_task_over_its_limit(memory: Database, clock: StillClock) -> None:
-    Limit.set(memory, "api", slots=1)
-    queue = TaskQueue.create(memory, "bench", "fifo", limits=["api"])
-    queue.put(memory, "runs")
-    assert queue.take(memory, 0, session=Session(memory, ttr=60)) is not None
-    id_ = queue.put(memory, "waits").id
-    stand_in_line(memory, queue, clock.now_us() + 1, 0)
-    reached, waiting = queue.explain(memory, id_).reasons
+def test_a_call_that_waits_takes_no_task_over_its_limit(still_db: Database, clock: StillClock) -> None:
+    Limit.set(still_db, "api", slots=1)
+    queue = TaskQueue.create(still_db, "bench", "fifo", limits=["api"])
+    queue.put(still_db, "runs")
+    assert queue.take(still_db, 0, session=Session(still_db, ttr=60)) is not None
+    id_ = queue.put(still_db, "waits").id
+    stand_in_line(still_db, queue, clock.now_us() + 1, 0)
+    reached, waiting = queue.explain(still_db, id_).reasons
     assert (reached.why, waiting.why) == (Why.LIMIT_REACHED, Why.NEXT)
     assert (waiting.cure, waiting.at) == ("Its turn comes.", None)
 
 
-def test_a_call_that_has_died_waits_no_more(memory: Database, clock: StillClock) -> None:
-    queue = TaskQueue.create(memory, "bench", "fifo")
-    id_ = queue.put(memory, "x").id
-    stand_in_line(memory, queue, clock.now_us(), clock.now_us())
-    found = queue.explain(memory, id_)
+def test_a_call_that_has_died_waits_no_more(still_db: Database, clock: StillClock) -> None:
+    queue = TaskQueue.create(still_db, "bench", "fifo")
+    id_ = queue.put(still_db, "x").id
+    stand_in_line(still_db, queue, clock.now_us(), clock.now_us())
+    found = queue.explain(still_db, id_)
     assert (found.waiting, [reason.why for reason in found.reasons]) == (0, [Why.NO_WORKER])
 
 
@@ -324,28 +295,28 @@ def test_a_call_that_has_died_waits_no_more(memory: Database, clock: StillClock)
     ("queues", "live", "counted"), [('["bench"]', 1, 1), ('["bench"]', 0, 0), ('["b"]', 1, 0)]
 )
 def test_live_workers_of_the_queue_are_counted(
-    memory: Database, clock: StillClock, queues: str, live: int, counted: int
+    still_db: Database, clock: StillClock, queues: str, live: int, counted: int
 ) -> None:
-    queue = TaskQueue.create(memory, "bench", "fifo")
-    id_ = queue.put(memory, "x").id
+    queue = TaskQueue.create(still_db, "bench", "fifo")
+    id_ = queue.put(still_db, "x").id
     session = bytes(16)
-    memory[KEYS.presence(session)] = f'{{"queues": {queues}}}'.encode()
-    memory[KEYS.presence(bytes(15))] = b"damaged"
-    memory[KEYS.heartbeat(session)] = layer.pack((clock.now_us() + live,))
-    found = queue.explain(memory, id_)
+    still_db[KEYS.presence(session)] = f'{{"queues": {queues}}}'.encode()
+    still_db[KEYS.presence(bytes(15))] = b"damaged"
+    still_db[KEYS.heartbeat(session)] = layer.pack((clock.now_us() + live,))
+    found = queue.explain(still_db, id_)
     assert found.workers == counted
     assert found.reasons[-1].why == (Why.WORKERS_BUSY if counted else Why.NO_WORKER)
 
 
-def test_a_worker_with_a_damaged_heartbeat_counts_as_dead(memory: Database) -> None:
-    queue = TaskQueue.create(memory, "bench", "fifo")
-    id_ = queue.put(memory, "x").id
-    memory[KEYS.presence(bytes(16))] = b'{"queues": ["bench"]}'
-    memory[KEYS.heartbeat(bytes(16))] = b"damaged"
-    assert queue.explain(memory, id_).workers == 0
+def test_a_worker_with_a_damaged_heartbeat_counts_as_dead(still_db: Database) -> None:
+    queue = TaskQueue.create(still_db, "bench", "fifo")
+    id_ = queue.put(still_db, "x").id
+    still_db[KEYS.presence(bytes(16))] = b'{"queues": ["bench"]}'
+    still_db[KEYS.heartbeat(bytes(16))] = b"damaged"
+    assert queue.explain(still_db, id_).workers == 0
 
 
-def test_a_kind_with_an_order_of_its_own_has_no_place(memory: Database) -> None:
+def test_a_kind_with_an_order_of_its_own_has_no_place(still_db: Database) -> None:
     class Other:
         def __init__(self, keys: Any, options: Any) -> None:
             self._fifo = Fifo(keys, options)
@@ -354,7 +325,67 @@ def test_a_kind_with_an_order_of_its_own_has_no_place(memory: Database) -> None:
             return getattr(self._fifo, name)
 
     fdbqueue.register_kind("an order of its own", Other, {"ttr"})  # type: ignore[arg-type]
-    queue = TaskQueue.create(memory, "bench", "an order of its own")
-    ids = [queue.put(memory, n).id for n in range(3)]
-    found = queue.explain(memory, ids[2])
+    queue = TaskQueue.create(still_db, "bench", "an order of its own")
+    ids = [queue.put(still_db, n).id for n in range(3)]
+    found = queue.explain(still_db, ids[2])
     assert (found.place, [reason.why for reason in found.reasons]) == (None, [Why.NO_WORKER])
+
+
+def test_a_held_task_key_names_its_old_partition(db: Database, space: Subspace) -> None:
+    queue = TaskQueue.create(db, "q", "utube", root=space, partitions=2)
+    key = moving_key(0, 2, 4)
+    queue.put(db, "old", key=key), queue.put(db, "old", key=key)
+    queue.repartition(db, 4)
+    found = queue.explain(db, queue.put(db, "new", key=key))
+    assert found.held == HeldKey(partition=0, tasks=2, before=2, partitions=4)
+    assert found.reasons[0].why == Why.KEY_HELD
+    assert found.reasons[0].text == (
+        "Its key waits for 2 tasks of it in partition 0, since a repartition from 2 to 4."
+    )
+    other = queue.explain(db, queue.put(db, "other", key=key_in(0, 4)))
+    assert other.held is None
+
+
+def test_a_held_task_key_waits_for_taken_tasks_too(db: Database, space: Subspace) -> None:
+    queue = TaskQueue.create(db, "q", "utube", root=space, partitions=2)
+    key = moving_key(0, 2, 4)
+    queue.put(db, "old", key=key)
+    assert queue.take(db, 0) is not None
+    queue.repartition(db, 4)
+    found = queue.explain(db, queue.put(db, "new", key=key))
+    assert found.held == HeldKey(partition=0, tasks=1, before=2, partitions=4)
+
+
+def test_a_call_that_waits_for_all_partitions_counts(db: Database, space: Subspace) -> None:
+    queue = TaskQueue.create(db, "q", "fifottl", root=space, partitions=2)
+    id_ = queue.put(db, "later", delay=600).id
+    taker = Thread(target=lambda: queue.take(db, 60))
+    taker.start()
+    wait_until(lambda: queue.explain(db, id_).waiting == 1)
+    queue.put(db, "now")
+    taker.join(30)
+    assert not taker.is_alive()
+
+
+def test_the_number_of_tasks_is_that_of_the_queue(db: Database, space: Subspace) -> None:
+    queue = TaskQueue.create(db, "q", root=space, partitions=4)
+    tasks = [queue.put(db, number) for number in range(8)]
+    assert queue.explain(db, tasks[0]).tasks == 8
+
+
+def test_a_call_that_waits_takes_no_held_task(db: Database, space: Subspace) -> None:
+    queue = TaskQueue.create(db, "q", "utube", root=space, partitions=2)
+    key = moving_key(0, 2, 4)
+    queue.put(db, "old", key=key)
+    old = queue.take(db, 0)
+    assert old is not None
+    queue.repartition(db, 4)
+    id_ = queue.put(db, "new", key=key).id
+    taker = Thread(target=lambda: queue.take(db, 60))
+    taker.start()
+    wait_until(lambda: queue.explain(db, id_).waiting == 1)
+    last = queue.explain(db, id_).reasons[-1]
+    queue.ack(db, old)
+    taker.join(30)
+    assert not taker.is_alive()
+    assert (last.why, last.cure) == (Why.NEXT, "Its turn comes.")

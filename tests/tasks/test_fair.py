@@ -4,11 +4,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import fdbqueue
-from fdbqueue import Session, TaskQueue
+from fdbqueue import TaskQueue
 from fdbqueue.core import limits
 from fdbqueue.core.database import run
 from fdbqueue.core.errors import InvalidArgument, PayloadTooLarge, QueueFull, UnsupportedOption
@@ -19,21 +17,11 @@ from fdbqueue.tasks.edges import Lease
 from fdbqueue.tasks.source import params_of
 from tests.queue_support import registered
 from tests.support import begin, commit_code
-from tests.tasks.fair_model import Rounds, by_weight
-from tests.tasks.support import LONG_S, Bench, StillClock
+from tests.tasks.support import MakeBench
 from tests.tasks.test_micro import meets, putting
 
-MakeBench = Callable[..., Bench]
 NOW_US = 10**12
-
-
-# `+a1` puts a task of key a, `a1` takes it, `-` finds nothing.
-def finished(b: Bench) -> Any:
-    """Take a task and ack it."""
-    task = b.take()
-    if task is not None:
-        b.queue.ack(b.db, task)
-    return task and task.data
+KEYED = ("fair", "utube")
 
 
 def test_a_put_relies_on_the_key_as_its_own_sweep_leaves_it(bench: MakeBench) -> None:
@@ -57,81 +45,6 @@ def test_an_expired_task_makes_room_in_the_same_transaction(bench: MakeBench) ->
     assert b.taken_data() == ["stays", "fits"]
 
 
-@settings(max_examples=60, deadline=None)
-@given(
-    st.lists(
-        st.one_of(st.sampled_from([1, "1", None, True, 1.0]), st.integers(-3, -1)), min_size=5, max_size=60
-    )
-)
-def test_any_puts_and_takes_go_as_in_the_reference(steps: list[Any]) -> None:
-    with fdbqueue.open("memory:", runtime=StillClock()) as db:
-        queue, session = TaskQueue.create(db, "fair", "fair"), Session(db, ttr=LONG_S)
-        model = Rounds(lambda item: item[1])
-        for number, step in enumerate([*steps, -99]):
-            if type(step) is int and step < 0:
-                found = [task.data for task in queue.take_many(db, -step, session=session)]
-                expected = [item and item[0] for item in (model.pull() for _ in range(-step))]
-                assert found == [item for item in expected if item is not None]
-            else:
-                queue.put(db, number, key=step)
-                model.push((number, step))
-
-
-def test_a_batch_of_takes_goes_round_by_round_over_many_keys(bench: MakeBench) -> None:
-    b = bench("fair")
-    for number in range(60):
-        b.put(number, key=number % 20)
-    taken = b.queue.take_many(b.db, 60, session=b.session)
-    assert [task.data for task in taken] == list(range(60))
-
-
-costs = st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 5)), min_size=1, max_size=25)
-
-
-@settings(max_examples=60, deadline=None)
-@given(costs, st.dictionaries(st.sampled_from("abc"), st.integers(1, 4)), st.integers(1, 9))
-def test_turns_by_weight_and_cost(items: list[tuple[str, int]], weights: dict[str, int], n: int) -> None:
-    with fdbqueue.open("memory:", runtime=StillClock()) as db:
-        queue = TaskQueue.create(db, "fair", "fair", weights=weights)
-        session = Session(db, ttr=LONG_S)
-        for number, (key, cost) in enumerate(items):
-            queue.put(db, number, key=key, cost=cost)
-        found: list[int] = []
-        while more := queue.take_many(db, n, session=session):
-            found += [task.data for task in more]
-        assert found == list(by_weight(items, weights))
-
-
-def test_a_returned_task_is_the_first_of_its_key(bench: MakeBench) -> None:
-    b = bench("fair")
-    for word in ("a1", "a2", "b1", "b2"):
-        b.put(word, key=word[0])
-    b.queue.release(b.db, b.take())
-    assert b.taken_data() == ["b1", "a1", "b2", "a2"]
-
-
-def test_a_delayed_task_joins_its_key_when_due(bench: MakeBench, clock: StillClock) -> None:
-    b = bench("fair")
-    b.put("a1", key="a", delay=5)
-    b.put("b1", key="b")
-    b.put("b2", key="b")
-    assert b.take().data == "b1"
-    clock.advance(6)
-    assert b.taken_data() == ["a1", "b2"]
-
-
-def test_deleted_and_expired_tasks_leave_no_hole(bench: MakeBench, clock: StillClock) -> None:
-    b = bench("fair")
-    ids = [b.put(f"a{n}", key="a", ttl=5 if n == 5 else None) for n in range(7)]
-    for word in ("b0", "b1", "b2"):
-        b.put(word, key="b")
-    for id_ in ids[:5]:
-        b.queue.delete(b.db, id_)
-    clock.advance(6)
-    b.sweep()
-    assert b.taken_data() == ["a6", "b0", "b1", "b2"]
-
-
 @pytest.mark.parametrize("together", [False, True], ids=["one by one", "all at once"])
 def test_a_key_of_an_old_round_makes_up_for_nothing(bench: MakeBench, together: bool) -> None:
     b = bench("fair")
@@ -145,15 +58,6 @@ def test_a_key_of_an_old_round_makes_up_for_nothing(bench: MakeBench, together: 
     assert [task.data for task in (b.take(), b.take(), b.take())] == ["a13", "b4", "a14"]
 
 
-def test_nothing_but_the_round_is_kept_of_an_empty_queue(bench: MakeBench) -> None:
-    b = bench("fair", weights={"a": 2})
-    for word in ("a1", "a2", "b1"):
-        b.put(word, key=word[0])
-    while finished(b) is not None:
-        pass
-    assert len(b.contents()) == 1
-
-
 def test_who_meets_whom(bench: MakeBench) -> None:
     b = bench("fair")
     take: Callable[[Any], Any] = lambda tr: b.queue.take(tr, session=b.session)  # noqa: E731
@@ -163,7 +67,7 @@ def test_who_meets_whom(bench: MakeBench) -> None:
     assert not meets(b, putting(b, "b"), take)
     assert not meets(b, take, putting(b, "c"))
     while len(b.queue.tasks(b.db, "r", 9)) > 1:
-        finished(b)
+        b.queue.ack(b.db, b.take())
     last = b.queue.tasks(b.db, "r", 1)[0].key
     assert meets(b, putting(b, last), take)  # the empty edge
 
@@ -197,10 +101,14 @@ def test_the_weights_of_a_queue_are_told_by_the_users_keys(bench: MakeBench) -> 
 @pytest.mark.parametrize(
     ("kind", "refused", "options"),
     [
-        ("fair", InvalidArgument, {"key": {"a": 1}}),
-        ("fair", InvalidArgument, {"key": "x" * limits.TASK_KEY_BYTES_MAX}),
-        ("fair", UnsupportedOption, {"key": "a", "pri": 1}),
-        ("utube", UnsupportedOption, {"key": "a", "cost": 2}),
+        *((kind, InvalidArgument, {"key": {"a": 1}}) for kind in KEYED),
+        *((kind, InvalidArgument, {"key": "x" * limits.TASK_KEY_BYTES_MAX}) for kind in KEYED),
+        *(
+            ("utube", UnsupportedOption, {"key": "a", option: 2})
+            for option in ("cost", "delay", "ttl", "pri")
+        ),
+        *((kind, UnsupportedOption, {"pri": 1}) for kind in ("fair", "bag")),
+        ("fifo", UnsupportedOption, {"key": 0}),
         ("fair", PayloadTooLarge, {"key": "a", "data": "x" * (limits.PAYLOAD_BYTES_MAX + 1)}),
     ],
 )

@@ -1,66 +1,11 @@
-"""Commits with an unknown result, conflicts, queues of any length: once (I3), exact (I7), bounded (I9)."""
-
-from typing import Any
-
-import pytest
+"""The bytes and keys of a transaction do not grow with the queue (I9)."""
 
 import fdbqueue
-from fdbqueue import Database, Session, TaskQueue
+from fdbqueue import Session, TaskQueue
 from fdbqueue.core import limits
 from fdbqueue.embedded import FDBError
-from tests.queue_support import FATES, faulty, most
+from tests.queue_support import faulty, most
 from tests.tasks.support import LONG_S, StillClock, keeper
-
-
-def a_life(db: Database, clock: StillClock) -> tuple[dict[str, dict[str, int]], list[Any]]:
-    """Every verb, given a database, with the statistics after it and the results of the takes."""
-    queue = TaskQueue.create(db, "life", "limfifottl", ttr=5, capacity=100)
-    session = Session(db, ttr=LONG_S)
-    took: list[Any] = []
-
-    def take() -> fdbqueue.Task:
-        task = queue.take(db, 0, session=session)
-        assert task is not None
-        took.append((task.data, task.attempts))
-        return task
-
-    queue.put_many(db, range(8))
-    queue.put(db, 8, delay=1)
-    queue.ack(db, take())
-    queue.release(db, take(), delay=3)
-    queue.touch(db, take(), 1)
-    queue.bury(db, take())
-    queue.delete(db, take())
-    queue.kick(db, 2)
-    took += [(task.data, task.attempts) for task in queue.take_many(db, 2, session=session)]
-    clock.advance(30)
-    keeper(db).tick()
-    took += [(task.data, task.attempts) for task in queue.take_many(db, 3, session=session)]
-    queue.release_all(db)
-    take()
-    session.end()
-    return queue.statistics(db), took
-
-
-class Ticking(StillClock):
-    """A clock on which no two attempts have the same time."""
-
-    def now(self) -> float:
-        self.advance(0.000_001)
-        return super().now()
-
-
-@pytest.mark.parametrize("fate", FATES)
-def test_every_verb_happens_once_whatever_becomes_of_its_commits(clock: StillClock, fate: str) -> None:
-    with fdbqueue.open("memory:", runtime=clock) as db:
-        expected = a_life(db, clock)
-    clock = Ticking()
-    with fdbqueue.open("memory:", runtime=clock) as db:
-        unsure, engine = faulty(db, FDBError, clock)
-        engine.fate = FATES[fate]
-        assert a_life(unsure, clock) == expected
-        engine.fate = lambda _: (0, True)
-        unsure.close()
 
 
 def measured(length: int) -> dict[str, tuple[int, int]]:

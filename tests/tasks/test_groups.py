@@ -6,20 +6,19 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue import Group, GroupProgress, Task, TaskQueue, TaskState, group, transactional
+from fdbqueue import Group, GroupProgress, Task, TaskQueue, group, transactional
 from fdbqueue.core import limits
-from fdbqueue.core.errors import GroupNotFound, GroupTimeout, InvalidArgument, QueueFull
-from fdbqueue.core.partitions import SharedKeys
+from fdbqueue.core.errors import GroupNotFound, GroupTimeout, InvalidArgument
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.seam import engine_errors
 from fdbqueue.tasks.group_settling import Settling
-from tests.tasks.partitions import MakeBench, PartitionsBench
-
-ENDS = ["ack", "delete", "cancel", "truncate", "truncate_some", "expire", "cancel taken"]
+from tests.tasks.partitions import MakeParted, PartitionsBench
+from tests.tasks.support import SetLimits
+from tests.tasks.test_groups_sweeps import made, settle
 
 
 @pytest.fixture(params=[1, 3], ids=["whole", "parted"])
-def b(request: pytest.FixtureRequest, parted: MakeBench) -> Iterator[PartitionsBench]:
+def b(request: pytest.FixtureRequest, parted: MakeParted) -> Iterator[PartitionsBench]:
     made = parted("fifottl", partitions=request.param, ttr=60)
     yield made
     assert fdbqueue.verify(made.db, root=made.root).findings == ()
@@ -30,23 +29,10 @@ def then(b: PartitionsBench) -> TaskQueue:
     return TaskQueue.create(b.db, "then", "fifottl", root=b.root)
 
 
-def made(b: PartitionsBench, then: TaskQueue | None = None, **options: Any) -> Group:
-    put = None if then is None else (then, "then")
-    return Group.create(b.db, then=put, root=b.root, **options)
-
-
-def settle(b: PartitionsBench) -> None:
-    """Sweep groups until nothing is left to do, as keepers do."""
-    settling = Settling(b.db, RootKeys(b.root))
-    for _ in range(3):  # a doubt goes when its counts stay the same
-        while transactional(settling.tidy)(b.db):
-            pass
-
-
 def test_a_sweep_that_does_not_commit_looks_at_its_groups_again(
-    b: PartitionsBench, then: TaskQueue, monkeypatch: pytest.MonkeyPatch
+    b: PartitionsBench, then: TaskQueue, set_limits: SetLimits
 ) -> None:
-    monkeypatch.setattr(limits, "GROUPS_SWEPT_MAX", 1)
+    set_limits(GROUPS_SWEPT_MAX=1)
     for _ in range(3):
         made(b, then).close(b.db)
     settling = Settling(b.db, RootKeys(b.root))
@@ -72,26 +58,6 @@ def started(then: TaskQueue, b: PartitionsBench) -> list[Any]:
     return [task.data for task in then.tasks(b.db, "r", 100)]
 
 
-def end(b: PartitionsBench, task: Task, how: str) -> None:
-    """End a ready task."""
-    if how in ("truncate", "truncate_some"):
-        getattr(b.queue, how)(b.db)
-    elif how == "expire":
-        b.clock.advance(7)
-        b.queue.statistics(b.db)
-    elif how == "ack":
-        b.queue.ack(b.db, take(b))
-    elif how == "cancel taken":
-        taken = take(b)
-        b.queue.cancel(b.db, taken.id)
-        b.queue.release(b.db, taken)
-    else:
-        getattr(b.queue, how)(b.db, task.id)
-
-
-# The end of a group.
-
-
 def test_a_transaction_that_fails_leaves_no_group(b: PartitionsBench, then: TaskQueue) -> None:
     tr = b.db.create_transaction()
     with group(tr, then=(then, "x"), root=b.root) as g:
@@ -102,82 +68,9 @@ def test_a_transaction_that_fails_leaves_no_group(b: PartitionsBench, then: Task
     assert then.statistics(b.db)["tasks"]["total"] == 0
 
 
-# Buried members.
-
-
-@pytest.mark.parametrize("how", ENDS)
-def test_a_member_counts_once_also_after_a_kick(b: PartitionsBench, then: TaskQueue, how: str) -> None:
-    of = made(b, then, wait_for_buried=False)
-    task = of.put(b.db, b.queue, 1, ttl=5)
-    of.put(b.db, b.queue, 2, delay=1)
-    of.close(b.db)
-    for _ in range(2):
-        b.queue.bury(b.db, take(b))
-        assert counts(b, of) == (0, 1, 1)
-        b.queue.kick(b.db)
-        assert counts(b, of) == (0, 1, 1)
-    end(b, task, how)
-    settle(b)
-    b.queue.truncate(b.db)
-    settle(b)
-    assert counts(b, of) == ((1, 1, 0) if how == "ack" else (0, 2, 0))
-    assert started(then, b) == ["then"]
-
-
-# Removed all at once.
-
-
-@pytest.mark.parametrize("drops", [False, True], ids=["truncate", "drop"])
-def test_members_that_are_removed_at_once_are_counted_off(
-    b: PartitionsBench, then: TaskQueue, monkeypatch: pytest.MonkeyPatch, drops: bool
-) -> None:
-    monkeypatch.setattr(limits, "VERB_BATCH", 2)
-    groups = [made(b, then) for _ in range(5)]
-    for of in groups:
-        of.put_many(b.db, b.queue, range(3))
-        of.close(b.db)
-    if drops:
-        b.queue.drop(b.db)
-    else:
-        b.queue.truncate(b.db)
-        late = made(b, then)
-        late.put(b.db, b.queue, "late")
-        b.queue.truncate(b.db)
-        groups.append(late)
-        late.close(b.db)
-    settle(b)
-    assert [counts(b, of)[2] for of in groups] == [0] * len(groups)
-    assert started(then, b) == ["then"] * len(groups)
-    shared = SharedKeys(b.queue.contents)
-    assert list(b.db.get_range(shared.members.start, shared.all_member.stop)) == []
-
-
-def test_a_put_that_did_not_see_a_truncate_conflicts(b: PartitionsBench) -> None:
-    of = made(b)
-    of.put(b.db, b.queue, 1)
-    tr = b.db.create_transaction()
-    of.put(tr, b.queue, 2)
-    b.queue.truncate(b.db)
-    with pytest.raises(engine_errors()):
-        tr.commit().wait()
-
-
-def test_a_truncate_that_did_not_see_the_first_member_conflicts(b: PartitionsBench) -> None:
-    of, tr = made(b), b.db.create_transaction()
-    b.queue.truncate(tr)
-    of.put(b.db, b.queue, 1)
-    with pytest.raises(engine_errors()):
-        tr.commit().wait()
-
-
-# Cancel.
-
-
 @pytest.mark.commits_by_hand
-def test_statistics_name_cancelled_tasks_until_a_sweep(
-    b: PartitionsBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "VERB_BATCH", 2)
+def test_statistics_name_cancelled_tasks_until_a_sweep(b: PartitionsBench, set_limits: SetLimits) -> None:
+    set_limits(VERB_BATCH=2)
     of, other = made(b), made(b)
     other.put_many(b.db, b.queue, list("xy"))
     of.put_many(b.db, b.queue, range(5))
@@ -201,51 +94,6 @@ def test_statistics_name_cancelled_tasks_until_a_sweep(
     assert told() == (0, 0)
 
 
-# The waiting task.
-
-
-def test_the_task_of_then_can_be_ended_before_its_group(b: PartitionsBench, then: TaskQueue) -> None:
-    for verb in ("delete", "cancel"):
-        of = made(b, then)
-        task_id = of.progress(b.db).then
-        assert task_id is not None
-        getattr(then, verb)(b.db, task_id)
-        of.close(b.db)
-        settle(b)
-        assert of.wait(b.db, 0).ended is not None
-    assert then.statistics(b.db)["tasks"]["total"] == 0
-
-
-@pytest.mark.parametrize("kicks_first", [True, False])
-def test_a_buried_task_of_then_starts_by_its_group_and_its_kick(
-    b: PartitionsBench, then: TaskQueue, kicks_first: bool
-) -> None:
-    of = made(b, then)
-    task_id = of.progress(b.db).then
-    assert task_id is not None
-    then.bury(b.db, task_id)
-    if kicks_first:
-        then.kick(b.db)
-        assert then.peek(b.db, task_id).state == TaskState.DELAYED
-    of.close(b.db)
-    settle(b)
-    if not kicks_first:
-        assert started(then, b) == []
-        then.kick(b.db)
-    assert started(then, b) == ["then"]
-    assert then.peek(b.db, task_id).waits_for is None
-
-
-def test_the_ttl_of_then_begins_at_its_start(b: PartitionsBench, then: TaskQueue) -> None:
-    of = Group.create(b.db, then=(then, "x", {"ttl": 5}), root=b.root)
-    b.clock.advance(60)
-    then.statistics(b.db)
-    of.close(b.db)
-    settle(b)
-    [task] = then.tasks(b.db, "r", 9)
-    assert task.expires == pytest.approx(b.clock.now() + 5)
-
-
 def test_a_dropped_queue_of_then_holds_no_group(b: PartitionsBench, then: TaskQueue) -> None:
     of = made(b, then)
     then.drop(b.db)
@@ -254,7 +102,7 @@ def test_a_dropped_queue_of_then_holds_no_group(b: PartitionsBench, then: TaskQu
     assert of.wait(b.db, 0).ended is not None
 
 
-def test_explain_names_the_group(b: PartitionsBench, then: TaskQueue) -> None:
+def test_explain_names_the_group_or_the_task_before(b: PartitionsBench, then: TaskQueue) -> None:
     of = made(b, then)
     of.put_many(b.db, b.queue, [1, 2])
     b.queue.bury(b.db, take(b))
@@ -266,22 +114,9 @@ def test_explain_names_the_group(b: PartitionsBench, then: TaskQueue) -> None:
         f"It waits for the group {of.id}: 2 members of it are left, 1 of them buried. The group is open."
     )
     assert reason.cure == f"fdbqueue group close {of.id}"
-
-
-# After.
-
-
-# A truncate may take the child along, and leave its parent.
-@pytest.mark.parametrize("how", [how for how in ENDS if not how.startswith("truncate")])
-def test_a_task_after_another_starts_at_its_end(b: PartitionsBench, how: str) -> None:
-    parent = b.queue.put(b.db, "parent", ttl=5)
-    child = b.queue.put(b.db, "child", after=parent)
-    assert child.state == TaskState.DELAYED
+    child = b.queue.put(b.db, "child", after=(parent := b.queue.put(b.db, "parent")))
     [reason] = b.queue.explain(b.db, child).reasons
     assert reason.text == f"It waits for the end of the task {parent.id}."
-    end(b, parent, how)
-    settle(b)
-    assert take(b).data == "child"
 
 
 def test_several_tasks_may_wait_for_one(b: PartitionsBench) -> None:
@@ -301,10 +136,7 @@ def test_several_tasks_may_wait_for_one(b: PartitionsBench) -> None:
     assert of.wait(b.db, 0).done == 1
 
 
-# Conflicts and refusals.
-
-
-def test_a_put_may_sweep_the_task_that_it_comes_after(parted: MakeBench) -> None:
+def test_a_put_may_sweep_the_task_that_it_comes_after(parted: MakeParted) -> None:
     """The put makes room, and both of the tasks before it are due: one ends, and the other is ready."""
     b = parted("limfifottl", capacity=2)
     parent = b.queue.put(b.db, "parent", delay=1)
@@ -312,16 +144,6 @@ def test_a_put_may_sweep_the_task_that_it_comes_after(parted: MakeBench) -> None
     b.clock.advance(1)
     b.queue.put(b.db, "child", after=parent)
     assert b.queue.statistics(b.db)["tasks"]["ready"] == 1
-    assert fdbqueue.verify(b.db, root=b.root).findings == ()
-
-
-@pytest.mark.parametrize("partitions", [1, 3])
-def test_a_refused_put_after_another_task_leaves_no_group(parted: MakeBench, partitions: int) -> None:
-    b = parted("limfifottl", partitions=partitions, capacity=1)
-    parent = b.queue.put(b.db, "parent")
-    with pytest.raises(QueueFull):
-        b.queue.put(b.db, "child", after=parent)
-    assert b.queue.peek(b.db, parent).groups == ()
     assert fdbqueue.verify(b.db, root=b.root).findings == ()
 
 
@@ -349,51 +171,10 @@ def test_puts_of_members_do_not_conflict(b: PartitionsBench) -> None:
     assert counts(b, of) == (0, 0, 3)
 
 
-@pytest.mark.parametrize("end", ["close", "cancel"])
-def test_a_put_that_did_not_see_an_end_of_its_group_conflicts(b: PartitionsBench, end: str) -> None:
-    of = made(b)
-    tr = b.db.create_transaction()
-    of.put(tr, b.queue, 1)
-    getattr(of, end)(b.db)
-    with pytest.raises(engine_errors()):
-        tr.commit().wait()
-
-
-def test_two_sweeps_start_then_once(b: PartitionsBench, then: TaskQueue) -> None:
-    of = made(b, then)
-    of.close(b.db)
-    first, second = (b.db.create_transaction() for _ in range(2))
-    for tr in (first, second):
-        Settling(b.db, RootKeys(b.root)).tidy(tr)
-    first.commit().wait()
-    with pytest.raises(engine_errors()):
-        second.commit().wait()
-    assert started(then, b) == ["then"]
-
-
-def test_an_end_that_a_sweep_did_not_see_aborts_it(b: PartitionsBench, then: TaskQueue) -> None:
-    of = made(b, then)
-    of.put_many(b.db, b.queue, [1, 2])
-    of.close(b.db)
-    b.queue.ack(b.db, take(b))
-    settling = Settling(b.db, RootKeys(b.root))
-    transactional(settling.tidy)(b.db)
-    tr = b.db.create_transaction()
-    settling.tidy(tr)  # it clears the doubt of a group whose counts have stayed the same
-    b.queue.ack(b.db, take(b))
-    with pytest.raises(engine_errors()):
-        tr.commit().wait()
-    settle(b)
-    assert started(then, b) == ["then"]
-
-
 @pytest.mark.commits_by_hand
-def test_doubts_of_more_groups_than_are_remembered_end(
-    b: PartitionsBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_doubts_of_more_groups_than_are_remembered_end(b: PartitionsBench, set_limits: SetLimits) -> None:
     """Each pass clears as many as it remembers; the others have their room in the next one."""
-    monkeypatch.setattr(limits, "GROUPS_REMEMBERED_MAX", 2)
-    monkeypatch.setattr(limits, "GROUPS_SWEPT_MAX", 2)
+    set_limits(GROUPS_REMEMBERED_MAX=2, GROUPS_SWEPT_MAX=2)
     for number in range(9):
         made(b).put(b.db, b.queue, number)
         b.queue.ack(b.db, take(b))
@@ -439,18 +220,6 @@ def test_a_group_that_does_not_exist_is_refused(b: PartitionsBench) -> None:
     assert b.queue.statistics(b.db)["tasks"]["total"] == 0
 
 
-def test_a_member_without_room_is_not_counted(parted: MakeBench) -> None:
-    b = parted("limfifottl", capacity=1)
-    of = made(b)
-    of.put(b.db, b.queue, 1)
-    with pytest.raises(QueueFull):
-        of.put(b.db, b.queue, 2)
-    assert counts(b, of) == (0, 0, 1)
-
-
-# Looks.
-
-
 def test_a_wait_that_is_too_short_tells_how_many_are_left(b: PartitionsBench) -> None:
     of = made(b)
     of.put_many(b.db, b.queue, [1, 2])
@@ -468,3 +237,14 @@ def test_a_change_of_the_progress_can_be_waited_for(b: PartitionsBench) -> None:
     found = of.wait_for_progress(b.db, seen, 0)
     assert isinstance(found, GroupProgress)
     assert (found.done, found.left) == (1, 1)
+
+
+@pytest.mark.parametrize("meanwhile", ["truncate", "close", "cancel"])
+def test_a_put_of_a_member_conflicts_with_the_end_of_others(b: PartitionsBench, meanwhile: str) -> None:
+    of = made(b)
+    of.put(b.db, b.queue, 1)
+    tr = b.db.create_transaction()
+    of.put(tr, b.queue, 2)
+    getattr(b.queue if meanwhile == "truncate" else of, meanwhile)(b.db)
+    with pytest.raises(engine_errors()):
+        tr.commit().wait()

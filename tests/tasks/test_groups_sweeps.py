@@ -12,10 +12,9 @@ import fdbqueue
 from fdbqueue import Database, DeadLetters, Group, Queue, TaskQueue, TaskState, transactional
 from fdbqueue.core import limits
 from fdbqueue.core.calls import Waiter
-from fdbqueue.core.errors import GroupNotFound, GroupTimeout, RecordUnreadable
+from fdbqueue.core.errors import GroupTimeout, RecordUnreadable
 from fdbqueue.core.page import every_row
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
-from fdbqueue.core.seam import engine_errors
 from fdbqueue.core.sessions.keeper import keeper_of
 from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.group_settling import Settling
@@ -23,12 +22,12 @@ from fdbqueue.tasks.stored.records import id_bytes
 from tests.conftest import ENGINES
 from tests.queue_support import FATES, faulty
 from tests.support import NOT_COMMITTED, PATIENCE_S, commit_code, wait_until
-from tests.tasks.partitions import MakeBench, PartitionsBench, moving_key
-from tests.tasks.support import StillClock
+from tests.tasks.partitions import MakeParted, PartitionsBench, moving_key
+from tests.tasks.support import SetLimits, StillClock
 
 
 @pytest.fixture
-def b(parted: MakeBench) -> PartitionsBench:
+def b(parted: MakeParted) -> PartitionsBench:
     return parted("fifottl", ttr=60)
 
 
@@ -65,34 +64,6 @@ class Unreadable:
 
     def __exit__(self, *_: object) -> None:
         self._db[self._key] = self._value
-
-
-def test_a_sweep_that_did_not_see_a_truncate_is_aborted(b: PartitionsBench) -> None:
-    """Its marker stands for the members of both truncates."""
-    of = made(b)
-    of.put_many(b.db, b.queue, [1, 2])
-    b.queue.truncate(b.db)
-    slow = b.db.create_transaction()
-    assert Settling(b.db, RootKeys(b.root)).tidy(slow)
-    of.put(b.db, b.queue, 3)
-    b.queue.truncate(b.db)
-    with pytest.raises(engine_errors()):
-        slow.commit().wait()
-    of.close(b.db)
-    settle(b)
-    assert of.wait(b.db, 0).failed == 3
-    assert fdbqueue.verify(b.db, root=b.root).findings == ()
-
-
-def test_a_keeper_forgets_a_group_after_its_time(b: PartitionsBench) -> None:
-    of = made(b, retain_s=600)
-    of.close(b.db)
-    b.settle()
-    assert of.wait(b.db, 0).ended is not None
-    b.clock.advance(601)
-    b.settle()
-    with pytest.raises(GroupNotFound):
-        of.progress(b.db)
 
 
 @pytest.mark.parametrize("call", ["wait", "close", "cancel"])
@@ -171,7 +142,6 @@ def test_a_change_of_a_group_ends_a_wait_for_progress(
     monkeypatch.setattr(Waiter, "sleep", sleep_after_the_change)
     before = clock.now()
     found = of.wait_for_progress(still_db, of.progress(still_db), 600)
-    assert found is not None
     assert (found.open, found.cancelled) == (False, change == "cancel")
     assert clock.now() == before
 
@@ -251,20 +221,6 @@ def test_a_put_after_an_unreadable_task_is_refused(b: PartitionsBench) -> None:
     assert ready(b, b.queue) == []
 
 
-@pytest.mark.parametrize("call", ["close", "cancel"])
-def test_a_call_that_did_not_see_the_end_of_a_group_conflicts(b: PartitionsBench, call: str) -> None:
-    """A close would write the group as it was before its end."""
-    of, slow = made(b), b.db.create_transaction()
-    getattr(of, call)(slow)
-    of.cancel(b.db) if call == "close" else of.close(b.db)
-    settle(b)
-    ended = of.progress(b.db)
-    assert ended.ended is not None
-    with pytest.raises(engine_errors()):
-        slow.commit().wait()
-    assert of.progress(b.db) == ended
-
-
 def test_a_wait_for_progress_of_an_ended_group_lasts(still_db: Database, clock: StillClock) -> None:
     """A caller that waits again and again would turn without a pause."""
     of = Group.create(still_db)
@@ -277,10 +233,10 @@ def test_a_wait_for_progress_of_an_ended_group_lasts(still_db: Database, clock: 
 
 
 def test_an_ended_group_with_buried_members_is_left_for_a_while(
-    b: PartitionsBench, monkeypatch: pytest.MonkeyPatch
+    b: PartitionsBench, set_limits: SetLimits
 ) -> None:
     """A full page of such groups would keep a sweep busy for ever."""
-    monkeypatch.setattr(limits, "GROUPS_SWEPT_MAX", 2)
+    set_limits(GROUPS_SWEPT_MAX=2)
     held = [made(b, wait_for_buried=False, retain_s=10) for _ in range(2)]
     for of in held:
         b.queue.bury(b.db, of.put(b.db, b.queue, 1))
@@ -291,11 +247,9 @@ def test_an_ended_group_with_buried_members_is_left_for_a_while(
     assert [of.progress(b.db).buried for of in held] == [1, 1]
 
 
-def test_a_cancel_again_does_not_begin_the_sweep_anew(
-    b: PartitionsBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cancel_again_does_not_begin_the_sweep_anew(b: PartitionsBench, set_limits: SetLimits) -> None:
     """Taken members stay: a sweep that begins anew looks at the first ones again."""
-    monkeypatch.setattr(limits, "VERB_BATCH", 1)
+    set_limits(VERB_BATCH=1)
     of, settling = made(b), Settling(b.db, RootKeys(b.root))
     ids = [of.put(b.db, b.queue, number).id for number in range(3)]
     for _ in ids:
@@ -304,23 +258,6 @@ def test_a_cancel_again_does_not_begin_the_sweep_anew(
         of.cancel(b.db)
         transactional(settling.tidy)(b.db)
     assert all(b.queue.peek(b.db, id_).cancel_asked for id_ in ids)
-
-
-def test_an_ended_group_waits_for_a_member_that_was_kicked(b: PartitionsBench) -> None:
-    """The end of the member would leave counts of a group that is gone."""
-    of, keys = made(b, wait_for_buried=False, retain_s=10), RootKeys(b.root)
-    of.put(b.db, b.queue, 1)
-    of.close(b.db)
-    b.queue.bury(b.db, b.take())
-    settle(b)
-    b.queue.kick(b.db)
-    b.clock.advance(11)
-    settle(b)
-    assert (of.progress(b.db).left, of.progress(b.db).failed) == (0, 1)
-    b.queue.ack(b.db, b.take())
-    b.clock.advance(limits.GROUP_LOOKED_AT_EVERY_S + 1)
-    settle(b)
-    assert list(b.db.get_range(keys.groups.start, keys.groups_over.stop)) == []
 
 
 def test_a_later_plain_queue_of_the_name_holds_no_group(b: PartitionsBench) -> None:
@@ -349,46 +286,6 @@ def test_a_member_from_a_truncated_queue_goes_with_a_truncate(b: PartitionsBench
     assert of.progress(b.db).left == 0
 
 
-@pytest.mark.parametrize("call", ["close", "cancel"])
-def test_a_sweep_that_did_not_see_a_call_conflicts(b: PartitionsBench, call: str) -> None:
-    """It would take the group for one without a change, and no later sweep would end it."""
-    of, settling = made(b), Settling(b.db, RootKeys(b.root))
-    of.put(b.db, b.queue, 1)
-    b.queue.ack(b.db, b.take())
-    settling.tidy(b.db.create_transaction())  # the first pass remembers the counts
-    clearing = b.db.create_transaction()
-    assert settling.tidy(clearing)
-    getattr(of, call)(b.db)
-    assert commit_code(clearing) == NOT_COMMITTED
-    settle(b)
-    assert of.progress(b.db).ended is not None
-
-
-def test_two_sweeps_count_a_lost_member_off_once(b: PartitionsBench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both see a full page, so neither is the last one."""
-    groups = [made(b) for _ in range(3)]
-    for of in groups:
-        of.put(b.db, b.queue, 1)
-    b.queue.truncate(b.db)
-    monkeypatch.setattr(limits, "VERB_BATCH", 1)
-    sweeps = [b.db.create_transaction() for _ in range(2)]
-    for tr in sweeps:
-        assert Settling(b.db, RootKeys(b.root)).tidy(tr)
-    sweeps[0].commit().wait()
-    assert commit_code(sweeps[1]) == NOT_COMMITTED
-
-
-def test_a_cancel_does_not_cancel_an_expired_member(b: PartitionsBench) -> None:
-    of = made(b)
-    of.put_many(b.db, b.queue, [1, 2], ttl=5)
-    of.put(b.db, b.queue, 3)
-    b.clock.advance(6)
-    of.cancel(b.db)
-    settle(b)
-    assert b.queue.statistics(b.db)["ends"]["cancelled"] == 1
-    assert of.progress(b.db).left == 0
-
-
 @pytest.mark.parametrize(("retain_s", "seconds"), [(10, 9), (1e30, 1e9)])
 def test_an_ended_group_is_kept_from_its_end_on(b: PartitionsBench, retain_s: float, seconds: float) -> None:
     """A group may be kept for longer than a life."""
@@ -402,7 +299,7 @@ def test_an_ended_group_is_kept_from_its_end_on(b: PartitionsBench, retain_s: fl
 
 
 def test_large_tasks_of_then_start_in_transactions_of_their_own(
-    b: PartitionsBench, monkeypatch: pytest.MonkeyPatch
+    b: PartitionsBench, set_limits: SetLimits
 ) -> None:
     """Their task key has moved to another partition, so each start writes its payload again."""
     there = TaskQueue.create(b.db, "there", "utubettl", root=b.root, partitions=4)
@@ -412,7 +309,7 @@ def test_large_tasks_of_then_start_in_transactions_of_their_own(
         of.close(b.db)
         groups.append(of)
     there.repartition(b.db, 5)
-    monkeypatch.setattr(limits, "MOVED_BYTES_MAX", 60_000)
+    set_limits(MOVED_BYTES_MAX=60_000)
     settling, ended = Settling(b.db, RootKeys(b.root)), []
     for _ in range(3):
         assert transactional(settling.tidy)(b.db)
@@ -440,16 +337,14 @@ def test_a_member_that_arrives_behind_the_sweep_of_a_cancel_ends(b: PartitionsBe
     assert (found.left, found.ended is None) == (0, False)
 
 
-def test_a_cancel_takes_half_a_batch_of_members_at_a_time(
-    b: PartitionsBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cancel_takes_half_a_batch_of_members_at_a_time(b: PartitionsBench, set_limits: SetLimits) -> None:
     """Members of many groups, with long keys, have twice the bytes of other tasks."""
     of = made(b)
     of.put_many(b.db, b.queue, range(6))
     of.close(b.db)
     settle(b)
     of.cancel(b.db)
-    monkeypatch.setattr(limits, "VERB_BATCH", 4)
+    set_limits(VERB_BATCH=4)
     left = []
     for _ in range(3):
         transactional(Settling(b.db, RootKeys(b.root)).tidy)(b.db)
@@ -478,3 +373,17 @@ def test_a_cancel_below_a_long_root_fits_into_a_transaction(
         transactional(settling.tidy)(db)
         sweeps += 1
     assert (found.failed, found.left, found.ended is None) == (members, 0, False)
+
+
+def test_two_sweeps_count_a_lost_member_off_once(b: PartitionsBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both see a full page, so neither is the last one."""
+    groups = [made(b) for _ in range(3)]
+    for of in groups:
+        of.put(b.db, b.queue, 1)
+    b.queue.truncate(b.db)
+    monkeypatch.setattr(limits, "VERB_BATCH", 1)
+    sweeps = [b.db.create_transaction() for _ in range(2)]
+    for tr in sweeps:
+        assert Settling(b.db, RootKeys(b.root)).tidy(tr)
+    sweeps[0].commit().wait()
+    assert commit_code(sweeps[1]) == NOT_COMMITTED

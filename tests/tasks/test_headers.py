@@ -1,6 +1,5 @@
 """Headers: texts beside the data, which stay with the task and need no codec."""
 
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -11,12 +10,12 @@ from hypothesis import strategies as st
 from fdbqueue.core import limits
 from fdbqueue.core.errors import InvalidArgument
 from fdbqueue.tasks.stored.records import Extra, Record, checked_headers, new_id, record_of, record_to_bytes
-from tests.tasks.support import Bench
+from tests.tasks.support import MakeBench
 
 HEADERS = {"tenant": "acme", "content-type": "text/plain"}
 
 
-def test_headers_cost_no_key(bench: Callable[..., Bench]) -> None:
+def test_headers_cost_no_key(bench: MakeBench) -> None:
     b = bench()
     b.put("x")
     without = len(b.contents())
@@ -38,7 +37,7 @@ def test_headers_cost_no_key(bench: Callable[..., Bench]) -> None:
     ],
     ids=["text", "pairs", "number", "name", "bytes", "surrogate", "long", "many"],
 )
-def test_headers_that_cannot_be_stored_are_refused(bench: Callable[..., Bench], headers: Any) -> None:
+def test_headers_that_cannot_be_stored_are_refused(bench: MakeBench, headers: Any) -> None:
     b = bench()
     with pytest.raises(InvalidArgument, match="headers"):
         b.put("x", headers=headers)
@@ -51,7 +50,6 @@ def test_a_record_gives_its_headers_back(headers: dict[str, str]) -> None:
     extra = Extra(checked_headers("headers", headers))
     record = Record(new_id(0, bytes(12)), "r", 0, 0, 0, 0, 0, extra=extra)
     found = record_of(record_to_bytes(record)).extra
-    assert found is not None
     assert found.headers == headers
 
 

@@ -32,28 +32,6 @@ def names_of(found):
     return [queue.name for queue, _ in found]
 
 
-def test_each_queue_gives_as_many_tasks_as_the_others(db, queues, take):
-    """Queues whose takes bring many tasks have fewer turns."""
-    one, two, _ = queues
-    one.put_many(db, range(50))
-    two.put_many(db, range(50))
-    intake, stop = Intake(db.runtime, {}), db.runtime.event()
-    wanted = {one: 6, two: 2}
-    names = [name for _ in range(12) for name in names_of(intake.take(take, wanted, 0.0, stop))]
-    assert abs(names.count("one") - names.count("two")) <= 6
-
-
-def test_a_new_queue_saves_up_no_turns(db, queues, take):
-    one, two, _ = queues
-    one.put_many(db, range(40))
-    two.put_many(db, range(40))
-    intake, stop = Intake(db.runtime, {}), db.runtime.event()
-    for _ in range(20):
-        intake.take(take, {one: 1, queues[2]: 1}, PATIENCE_S, stop)
-    names = [name for _ in range(10) for name in names_of(intake.take(take, {one: 1, two: 1}, 0.0, stop))]
-    assert 4 <= names.count("two") <= 6
-
-
 def test_a_call_without_a_wait_asks_every_queue(db, queues, take):
     """The queue was empty a moment ago, and a wait would find its new task."""
     one, two, _ = queues
@@ -113,3 +91,14 @@ def test_a_queue_is_asked_again_at_once_unless_it_rests(db, queues, take):
     assert intake.look(take, {one: 1, two: 1}, PATIENCE_S, stop) == []
     two.put(db, 1)
     assert names_of(intake.look(take, {one: 1, two: 1}, PATIENCE_S, stop)) == ["two"]
+
+
+def test_each_queue_gives_as_many_tasks_as_the_others(db, queues, take):
+    """Queues whose takes bring many tasks have fewer turns."""
+    one, two, _ = queues
+    one.put_many(db, range(50))
+    two.put_many(db, range(50))
+    intake, stop = Intake(db.runtime, {}), db.runtime.event()
+    wanted = {one: 6, two: 2}
+    names = [name for _ in range(12) for name in names_of(intake.take(take, wanted, 0.0, stop))]
+    assert abs(names.count("one") - names.count("two")) <= 6

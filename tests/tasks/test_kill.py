@@ -166,23 +166,19 @@ def test_tasks_pass_a_killed_worker_by(engine: str, url: str, db: fdbqueue.Datab
 
 
 @on_both
-def test_a_new_task_passes_a_killed_worker_by(url: str, db: fdbqueue.Database, space: Subspace) -> None:
-    queue = TaskQueue.create(db, NAME, "fifottl", root=space)
-    line = LineKeys(queue._shape.keys.line)
-    with killed_waiter(db, line, hold_and_wait, url, space.key().hex()):
-        queue.put(db, "new")
+@pytest.mark.parametrize("of", ["tasks", "items"])
+def test_a_new_value_passes_a_killed_process_by(
+    url: str, db: fdbqueue.Database, space: Subspace, of: str
+) -> None:
+    tasks, items = TaskQueue.create(db, NAME, "fifottl", root=space), Queue(space["items"])
+    keys, work = (
+        (tasks._shape.keys.line, hold_and_wait) if of == "tasks" else (items._recipe.keys.line, wait_for_item)
+    )
+    with killed_waiter(db, LineKeys(keys), work, url, space.key().hex()):
+        tasks.put(db, "new") if of == "tasks" else items.enqueue(db, "new")
         put = time.monotonic()
-        assert queue.take(db, WAIT_S).data == "new"
-        assert time.monotonic() - put < SOON_S
-
-
-@on_both
-def test_a_new_item_passes_a_killed_process_by(url: str, db: fdbqueue.Database, space: Subspace) -> None:
-    queue = Queue(space["items"])
-    with killed_waiter(db, LineKeys(queue._recipe.keys.line), wait_for_item, url, space.key().hex()):
-        queue.enqueue(db, "new")
-        put = time.monotonic()
-        assert queue.dequeue(db, timeout=WAIT_S) == "new"
+        found = tasks.take(db, WAIT_S).data if of == "tasks" else items.dequeue(db, timeout=WAIT_S)
+        assert found == "new"
         assert time.monotonic() - put < SOON_S
 
 

@@ -1,25 +1,24 @@
 """Tasks that name limits wait in lanes of their own: a task over its limit holds up no other one."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 import fdbqueue
-from fdbqueue import Database, DeadLetters, Limit, TaskQueue, Why, verify
-from fdbqueue.core import limits
+from fdbqueue import Database, Limit, TaskQueue
 from fdbqueue.core.errors import InvalidArgument, LimitNotFound, UnsupportedOption
 from fdbqueue.tasks.options import kind_names
 from tests.support import begin, commit_code
-from tests.tasks.partitions import MakeBench
-from tests.tasks.support import Bench, StillClock
+from tests.tasks.partitions import MakeParted
+from tests.tasks.support import Bench, MakeBench, SetLimits, StillClock
+from tests.tasks.test_limits import API, sound, used
 
-API, MAILS, CALLS = "api.example.com", "mails", "calls"
+MAILS = "mails"
 ORDERED = ["fifo", "fifottl", "limfifottl"]
 
 
 @pytest.fixture
-def named(still_db: Database, clock: StillClock) -> Callable[..., Bench]:
+def named(still_db: Database, clock: StillClock) -> MakeBench:
     """A bench of a queue with tasks that may name limits of these slots: `named("fifottl", api=2)`."""
 
     def make(kind: str = "fifo", slots: dict[str, int] | None = None, **options: Any) -> Bench:
@@ -30,16 +29,8 @@ def named(still_db: Database, clock: StillClock) -> Callable[..., Bench]:
     return make
 
 
-def used(db: Any, name: str = API) -> int:
-    return Limit.open(db, name).used
-
-
-def sound(db: Database, root: Any = None) -> bool:
-    return not verify(db, **({} if root is None else {"root": root})).findings
-
-
 @pytest.mark.parametrize("kind", ORDERED)
-def test_a_task_over_its_limit_holds_up_no_other(named: Callable[..., Bench], kind: str) -> None:
+def test_a_task_over_its_limit_holds_up_no_other(named: MakeBench, kind: str) -> None:
     b = named(kind)
     for data, names in (("a1", [API]), ("a2", [API]), ("a3", [API]), ("m", [MAILS]), ("free", None)):
         b.put(data, limits=names)
@@ -54,22 +45,7 @@ def test_a_task_over_its_limit_holds_up_no_other(named: Callable[..., Bench], ki
     assert b.taken_data() == ["a2"]
 
 
-@pytest.mark.parametrize("known", [True, False])
-def test_a_redrive_keeps_the_limits_that_the_other_queue_knows(
-    named: Callable[..., Bench], known: bool
-) -> None:
-    b = named()
-    other = TaskQueue.create(b.db, "other", task_limits=[API] if known else None)
-    b.queue.bury(b.db, b.put("x", limits=[API, MAILS]))
-    letters = DeadLetters.open(b.db, "bench")
-    letters.begin_redrive(b.db, into="other")
-    letters.run_redrive(b.db)
-
-    assert [dict(task.limits) for task in other.take_many(b.db, 9)] == [{API: None} if known else {}]
-    assert sound(b.db)
-
-
-def test_tasks_of_a_closed_group_name_limits(named: Callable[..., Bench]) -> None:
+def test_tasks_of_a_closed_group_name_limits(named: MakeBench) -> None:
     b = named()
     parent = b.put("parent", limits=[API])
     b.put("child", limits=[API], after=parent)
@@ -80,7 +56,7 @@ def test_tasks_of_a_closed_group_name_limits(named: Callable[..., Bench]) -> Non
     assert used(b.db) == 1
 
 
-def test_a_listing_has_the_tasks_of_all_lanes(named: Callable[..., Bench]) -> None:
+def test_a_listing_has_the_tasks_of_all_lanes(named: MakeBench) -> None:
     b = named("fifottl")
     put = {b.put(number, limits=names) for number, names in enumerate((None, [API], [MAILS], [API]))}
 
@@ -92,13 +68,9 @@ def test_a_listing_has_the_tasks_of_all_lanes(named: Callable[..., Bench]) -> No
     assert {task.id for task in pages} == put
 
 
-# Many lanes.
-
-
-def test_each_of_many_lanes_has_its_turn(named: Callable[..., Bench], monkeypatch: Any) -> None:
+def test_each_of_many_lanes_has_its_turn(named: MakeBench, set_limits: SetLimits) -> None:
     """A take reads few lanes together, and looks at all before it finds nothing."""
-    monkeypatch.setattr(limits, "LANES_READ_MAX", 2)
-    monkeypatch.setattr(limits, "LANES_KEPT", 3)
+    set_limits(LANES_READ_MAX=2, LANES_KEPT=3)
     names = [f"limit {number}" for number in range(5)]
     b = named(slots=dict.fromkeys(names, 99))
     for bits in range(32):
@@ -111,8 +83,8 @@ def test_each_of_many_lanes_has_its_turn(named: Callable[..., Bench], monkeypatc
     assert sound(b.db)
 
 
-def test_takes_close_empty_lanes_among_many(named: Callable[..., Bench], monkeypatch: Any) -> None:
-    monkeypatch.setattr(limits, "LANES_KEPT", 0)
+def test_takes_close_empty_lanes_among_many(named: MakeBench, set_limits: SetLimits) -> None:
+    set_limits(LANES_KEPT=0)
     b = named(slots={API: 9, MAILS: 9})
     lanes = b.queue._shape.discipline
     for names in ([API], [MAILS], [API, MAILS]):
@@ -128,27 +100,7 @@ def test_takes_close_empty_lanes_among_many(named: Callable[..., Bench], monkeyp
     assert b.taken_data() == ["again"]
 
 
-def test_a_put_conflicts_with_a_take_that_closes_its_lane(
-    named: Callable[..., Bench], monkeypatch: Any
-) -> None:
-    monkeypatch.setattr(limits, "LANES_KEPT", 0)
-    b = named(slots={API: 9})
-    b.put("first", limits=[API])
-    b.take()
-    b.put("free")
-    b.put("free")
-    b.take()  # its read of lane 0 and of the first lane is full before the lane
-    tr = b.db.create_transaction()
-    assert b.queue.take(tr, session=b.session).data == "free"
-
-    b.put("x", limits=[API])
-
-    with pytest.raises(fdbqueue.embedded.FDBError):
-        tr.commit().wait()
-    assert b.taken_data() == ["free", "x"]
-
-
-def test_a_take_does_not_conflict_with_puts_into_other_lanes(named: Callable[..., Bench]) -> None:
+def test_a_take_does_not_conflict_with_puts_into_other_lanes(named: MakeBench) -> None:
     b = named(slots={API: 9, MAILS: 9})
     b.put("first", limits=[API])
     tr = begin(b.db)
@@ -158,42 +110,7 @@ def test_a_take_does_not_conflict_with_puts_into_other_lanes(named: Callable[...
     assert commit_code(tr) == 0
 
 
-# Waits.
-
-
-def test_a_take_waits_for_the_token_of_a_named_limit(named: Callable[..., Bench]) -> None:
-    b = named(slots={API: 1})
-    Limit.set(b.db, CALLS, rate=1, per=10, burst=1)
-    q = TaskQueue.create(b.db, "calls", task_limits=[API, CALLS])
-    q.put_many(b.db, [1, 2], limits=[CALLS])
-    assert q.take(b.db, 0, session=b.session) is not None
-    began = b.clock.now()
-
-    assert q.take(b.db, 60, session=b.session) is not None
-
-    assert 9.9 < b.clock.now() - began < 10.5
-
-
-# Partitions.
-
-
-def test_partitions_share_the_limits_that_tasks_name(parted: MakeBench) -> None:
-    b = parted("fifo")
-    Limit.set(b.db, API, slots=4, root=b.root)
-    queue = TaskQueue.create(b.db, "named", task_limits=[API], partitions=3, root=b.root)
-    for number in range(9):
-        queue.put_many(b.db, [number] * 5, limits=[API])
-    for _ in range(9):
-        queue.put(b.db, "free")
-
-    taken = [task for _ in range(9) for task in queue.take_many(b.db, 50, session=b.session)]
-
-    assert len(taken) == 13
-    assert Limit.open(b.db, API, root=b.root).used == 4
-    assert sound(b.db, b.root)
-
-
-def test_tasks_keep_their_lanes_when_partitions_change(parted: MakeBench) -> None:
+def test_tasks_keep_their_lanes_when_partitions_change(parted: MakeParted) -> None:
     b = parted("fifo")
     Limit.set(b.db, API, slots=9, root=b.root)
     b.queue = TaskQueue.create(b.db, "named", "fifottl", task_limits=[API], partitions=3, root=b.root)
@@ -207,22 +124,6 @@ def test_tasks_keep_their_lanes_when_partitions_change(parted: MakeBench) -> Non
     assert sound(b.db, b.root)
 
 
-# Looks, and refusals.
-
-
-def test_an_explanation_names_the_limit_and_its_holders(named: Callable[..., Bench]) -> None:
-    b = named()
-    b.put("x", limits=[API])
-    holder, waits, free = b.take(), b.put("y", limits=[API, MAILS]), b.put("z")
-
-    found = b.queue.explain(b.db, waits)
-
-    assert [(one.name, one.slots, one.used) for one in found.reached] == [(API, 1, 1)]
-    assert [one.task for one in found.reached[0].holders] == [holder.id]
-    assert found.reasons[0].why == Why.LIMIT_REACHED
-    assert b.queue.explain(b.db, free).reached == ()
-
-
 @pytest.mark.parametrize("kind", sorted({*kind_names()} - {*ORDERED}))
 def test_kinds_without_one_order_of_tasks_have_no_lanes(still_db: Database, kind: str) -> None:
     Limit.set(still_db, API, slots=1)
@@ -231,7 +132,7 @@ def test_kinds_without_one_order_of_tasks_have_no_lanes(still_db: Database, kind
 
 
 @pytest.mark.parametrize("names", [API, [MAILS], ["none"], [""], [1], [*map(str, range(9))], 5], ids=repr)
-def test_a_task_names_limits_of_its_queue_only(named: Callable[..., Bench], names: Any) -> None:
+def test_a_task_names_limits_of_its_queue_only(named: MakeBench, names: Any) -> None:
     b = named(slots={API: 1})
     with pytest.raises(InvalidArgument, match="limit"):
         b.queue.put(b.db, "x", limits=names)
@@ -251,5 +152,23 @@ def test_a_queue_needs_other_limits_for_its_tasks(still_db: Database, of_all: An
     assert [*fdbqueue.list_queues(still_db)] == []
 
 
-def test_a_queue_tells_the_limits_of_its_tasks(named: Callable[..., Bench]) -> None:
+def test_a_queue_tells_the_limits_of_its_tasks(named: MakeBench) -> None:
     assert named().queue.options["task_limits"] == sorted([API, MAILS])
+
+
+def test_a_put_conflicts_with_a_take_that_closes_its_lane(named: MakeBench, set_limits: SetLimits) -> None:
+    set_limits(LANES_KEPT=0)
+    b = named(slots={API: 9})
+    b.put("first", limits=[API])
+    b.take()
+    b.put("free")
+    b.put("free")
+    b.take()  # its read of lane 0 and of the first lane is full before the lane
+    tr = b.db.create_transaction()
+    assert b.queue.take(tr, session=b.session).data == "free"
+
+    b.put("x", limits=[API])
+
+    with pytest.raises(fdbqueue.embedded.FDBError):
+        tr.commit().wait()
+    assert b.taken_data() == ["free", "x"]

@@ -1,6 +1,5 @@
 """Batches of puts and takes with long keys, headers and names fit into one transaction, or are refused."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,8 +15,8 @@ from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.stored.records import id_bytes
 from fdbqueue.tasks.verbs import in_batches
 from tests.partitions.support import PARTITIONS, bury_in, key_in
-from tests.tasks.partitions import MakeBench
-from tests.tasks.support import Bench
+from tests.tasks.partitions import MakeParted
+from tests.tasks.support import Bench, MakeBench, SetLimits
 
 HEADERS = {"h": "x" * (limits.HEADERS_BYTES_MAX - 10)}
 KEY = "k" * (limits.TASK_KEY_BYTES_MAX - 10)
@@ -96,10 +95,8 @@ def test_a_truncate_gives_many_slots_back_in_few_bytes(db: fdbqueue.Database, sp
     assert Limit.open(db, "slots", root=space).used == 0
 
 
-def test_a_release_in_a_transaction_counts_all_partitions(
-    parted: MakeBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "VERB_BATCH", PARTITIONS)
+def test_a_release_in_a_transaction_counts_all_partitions(parted: MakeParted, set_limits: SetLimits) -> None:
+    set_limits(VERB_BATCH=PARTITIONS)
     b = parted("utube", partitions=PARTITIONS)
     for partition in range(PARTITIONS):
         b.put(key=key_in(partition))
@@ -112,10 +109,8 @@ def test_a_release_in_a_transaction_counts_all_partitions(
     assert b.counts("ready", "taken") == (PARTITIONS + 1, 0)
 
 
-def test_a_kick_in_a_transaction_counts_all_partitions(
-    parted: MakeBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "VERB_BATCH", PARTITIONS - 1)
+def test_a_kick_in_a_transaction_counts_all_partitions(parted: MakeParted, set_limits: SetLimits) -> None:
+    set_limits(VERB_BATCH=PARTITIONS - 1)
     b = parted("utube", partitions=PARTITIONS)
     for partition in range(PARTITIONS):
         bury_in(b.queue, b.db, partition)
@@ -154,9 +149,6 @@ def test_a_batch_that_fails_alone_or_otherwise_raises_its_error(code: int, calls
     assert len(asked) == calls
 
 
-MakeBench = Callable[..., Bench]
-
-
 def taken(b: Bench, count: int) -> Taken:
     """The answer to a batch of `count` takes."""
     calls = calls_of(b.db, b.queue._shape)
@@ -166,10 +158,10 @@ def taken(b: Bench, count: int) -> Taken:
 
 
 @pytest.fixture(params=["fifottl", "utubettl", "fair", "bag"])
-def b(request: pytest.FixtureRequest, bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> Bench:
+def b(request: pytest.FixtureRequest, bench: MakeBench, set_limits: SetLimits) -> Bench:
     """A queue with two expired tasks before two others, and sweeps of one task each."""
     made = bench(request.param)
-    monkeypatch.setattr(limits, "DUE_BATCH", 1)
+    set_limits(DUE_BATCH=1)
     for number, ttl in enumerate((1, 1, None, None)):
         made.put(number, ttl=ttl, **({"key": "k"} if made.queue._shape.kind.supports("key") else {}))
     made.clock.advance(2)

@@ -19,10 +19,9 @@ from fdbqueue.embedded import FDBError
 from fdbqueue.embedded.directory import no_room
 from fdbqueue.tasks import ending
 from tests.support import PATIENCE_S, TOO_OLD, FailsOnce, replace_method
-from tests.tasks.support import Bench, keeper
+from tests.tasks.support import Bench, MakeBench, SetLimits, keeper
 from tests.tasks.test_callbacks import Told
 
-MakeBench = Callable[..., Bench]
 KEYS = RootKeys(DEFAULT_ROOT)
 TTR_S = 9.0
 ERRORS = [KeyError("gone"), TypeError("option"), DeprecationWarning("odd"), MemoryError()]
@@ -56,7 +55,7 @@ class Broken:
 
 
 def fail_with(error: BaseException) -> Callable[..., Any]:
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise error
 
     return fail
@@ -139,33 +138,6 @@ def test_a_session_with_a_damaged_record_keeps_its_task(bench: MakeBench, record
     assert b.counts("ready", "taken") == (0, 1)
 
 
-def test_a_dead_session_that_cannot_be_ended_holds_up_no_other(
-    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    b = bench()
-    dead = [Session(b.db, ttr=TTR_S) for _ in range(5)]
-    for session in dead:
-        b.put("x")
-        b.queue.take(b.db, 0, session=session)
-        keeper(b.db).forget(session)
-    release = ending.end_in
-
-    def fail_for_one(database: Database, shape: Any, session: bytes, died: bool) -> None:
-        if session == dead[2].id:
-            raise KeyError("damaged")
-        release(database, shape, session, died)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(ending, "end_in", fail_for_one)
-        b.clock.advance(TTR_S + 1)
-        keeper(b.db).tick()
-        assert b.counts("ready", "taken") == (4, 1)
-    b.clock.advance(fdbqueue.core.limits.SESSION_TTR_S + 1)
-    keeper(b.db).tick()
-    assert b.counts("ready", "taken") == (5, 0)
-    assert keys_of_beats(b) == [b.session.id]
-
-
 def test_heartbeats_go_on_while_the_dead_are_ended(bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
     """They hold many tasks: their end takes longer than a ttr."""
     b = bench()
@@ -227,10 +199,8 @@ def test_a_read_that_is_too_old_is_no_trouble_of_a_queue(
     assert caplog.text == ""
 
 
-def test_every_queue_is_swept_however_many_there_are(
-    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(fdbqueue.core.limits, "QUEUES_PER_TRANSACTION", 2)
+def test_every_queue_is_swept_however_many_there_are(bench: MakeBench, set_limits: SetLimits) -> None:
+    set_limits(QUEUES_PER_TRANSACTION=2)
     b = bench()
     queues = [TaskQueue.create(b.db, str(number), "fifottl") for number in range(5)]
     for queue in queues:
@@ -238,11 +208,6 @@ def test_every_queue_is_swept_however_many_there_are(
     b.clock.advance(2)
     keeper(b.db).tick()
     assert [queue.statistics(b.db)["tasks"]["ready"] for queue in queues] == [1] * 5
-
-
-def keys_of_beats(b: Bench) -> list[bytes]:
-    beats = [KEYS.beat_of(row.key) for row in b.db.get_range(KEYS.beats_due.start, KEYS.beats_due.stop)]
-    return [beat[1] for beat in beats if beat is not None]
 
 
 @pytest.fixture
@@ -283,7 +248,6 @@ def test_sessions_are_lost_if_the_engine_below_is_closed(below: Callable[[Databa
         above = Database(below(database))
         session = Session(above)
     kept = keeper_of(above, KEYS)
-    assert kept._thread is not None
     kept._thread.join(PATIENCE_S)
     assert session.lost
 
@@ -294,7 +258,6 @@ def test_a_keeper_without_sessions_ends_with_its_engine() -> None:
         above = Database(database.engine)
         kept = keeper_of(above, KEYS)
         kept.start()
-    assert kept._thread is not None
     kept._thread.join(PATIENCE_S)
     assert not kept._thread.is_alive()
 

@@ -1,6 +1,5 @@
 """Changes of limits beside starts, and starts in several places: no slot and no token is lost or doubled."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,13 +14,13 @@ from fdbqueue.tasks.limits.rule import LimitKeys
 from fdbqueue.tasks.stored.records import id_bytes
 from tests.partitions.support import key_in
 from tests.support import NOT_COMMITTED, begin, commit_code
-from tests.tasks.support import Bench, StillClock
+from tests.tasks.support import Bench, MakeBench, SetLimits, StillClock
 
 TENANT, CALLS = "tenant", "calls"
 
 
 @pytest.fixture
-def rate(still_db: Database, clock: StillClock) -> Callable[..., Bench]:
+def rate(still_db: Database, clock: StillClock) -> MakeBench:
     """A bench of a queue under a limit of starts: `rate(10, 100, 5)`."""
 
     def make(rate: int, per: float, burst: int, kind: str = "fifo", **options: Any) -> Bench:
@@ -39,21 +38,8 @@ def keyed(still_db: Database, clock: StillClock) -> Bench:
     return Bench(still_db, clock, "fifottl", task_limits=[TENANT, CALLS])
 
 
-def test_a_change_of_a_rate_conflicts_with_a_start(rate: Callable[..., Bench]) -> None:
-    """The change pours the tokens that it has read, and would give back the one of the start."""
-    b = rate(10, 100, 5)
-    b.put("x")
-    tr = begin(b.db)
-    Limit.set(tr, CALLS, rate=20, per=100, burst=5)
-
-    assert b.take() is not None
-
-    assert commit_code(tr) == NOT_COMMITTED
-    assert Limit.open(b.db, CALLS).free == 4
-
-
 def test_a_take_from_two_partitions_uses_a_token_for_each_task(
-    rate: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
+    rate: MakeBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fdbqueue.core.line.wide.Homes.next", lambda *_: 2)  # there is no task
     b = rate(10, 100, 10, "utube", partitions=3)
@@ -66,7 +52,7 @@ def test_a_take_from_two_partitions_uses_a_token_for_each_task(
     assert Limit.open(b.db, CALLS).free == 8
 
 
-def test_the_next_token_is_the_first_of_any_cell(rate: Callable[..., Bench]) -> None:
+def test_the_next_token_is_the_first_of_any_cell(rate: MakeBench) -> None:
     """A limit has a cell for each limits.CELL_TOKENS_MIN tokens of its burst."""
     b = rate(16, 16, 16)
     b.queue.put_many(b.db, range(20))
@@ -76,18 +62,6 @@ def test_the_next_token_is_the_first_of_any_cell(rate: Callable[..., Bench]) -> 
         assert len(b.queue.take_many(b.db, 8, session=b.session)) == 8
 
     assert Limit.open(b.db, CALLS).next == began + 2
-
-
-def test_a_delete_conflicts_with_a_start_of_any_key(keyed: Bench) -> None:
-    for key in "ba":
-        keyed.put(key, limits={TENANT: key})
-    tr = begin(keyed.db)
-    Limit.delete(tr, TENANT)
-
-    assert keyed.take().data == "b"
-
-    assert commit_code(tr) == NOT_COMMITTED
-    assert Limit.open(keyed.db, TENANT).used == 1
 
 
 def test_a_change_of_a_rate_moves_the_next_token_of_a_key(keyed: Bench) -> None:
@@ -123,11 +97,9 @@ def test_an_unreadable_task_keeps_its_slot_until_it_is_deleted(keyed: Bench) -> 
     assert Limit.open(keyed.db, TENANT).used == 1
 
 
-def test_a_walk_that_is_begun_anew_conflicts_with_its_steps(
-    keyed: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_walk_that_is_begun_anew_conflicts_with_its_steps(keyed: Bench, set_limits: SetLimits) -> None:
     """A step would go on from its old place, and leave out the keys before that."""
-    monkeypatch.setattr(limits, "KEY_ROWS_WALKED", 3)
+    set_limits(KEY_ROWS_WALKED=3)
     other = TaskQueue.create(keyed.db, "other", "fifottl", task_limits=[TENANT])
     for number in range(5):
         keyed.put(number, limits={TENANT: number})
@@ -144,8 +116,8 @@ def test_a_walk_that_is_begun_anew_conflicts_with_its_steps(
     assert commit_code(step) == NOT_COMMITTED
 
 
-def test_a_list_goes_on_behind_unreadable_limits(still_db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "LIMITS_READ_TOGETHER", 1)
+def test_a_list_goes_on_behind_unreadable_limits(still_db: Database, set_limits: SetLimits) -> None:
+    set_limits(LIMITS_READ_TOGETHER=1)
     for name in "ab":
         Limit.set(still_db, name, slots=1)
     keys = RootKeys(DEFAULT_ROOT)
@@ -156,38 +128,9 @@ def test_a_list_goes_on_behind_unreadable_limits(still_db: Database, monkeypatch
     assert [found.name for found in Limit.list(still_db)] == ["a", "b"]
 
 
-@pytest.mark.parametrize(("slots", "code"), [(1, NOT_COMMITTED), (2, 0)])
-def test_a_start_that_exhausts_a_key_conflicts_with_a_new_lane(keyed: Bench, slots: int, code: int) -> None:
-    """The first task of the key in another queue begins an open lane, which the start has not parked."""
-    Limit.set(keyed.db, TENANT, slots=slots, per_key=True)
-    other = TaskQueue.create(keyed.db, "other", "fifottl", task_limits=[TENANT])
-    keyed.put("x", limits={TENANT: "a"})
-    start = begin(keyed.db)
-    assert keyed.queue.take(start, session=keyed.session) is not None
-    other.put(keyed.db, "y", limits={TENANT: "a"})
-    assert commit_code(start) == code
-    assert other.take(keyed.db, session=keyed.session) is not None
-
-
-@pytest.mark.parametrize("change", ["a delete", "a put"])
-def test_an_end_that_opens_a_lane_conflicts_with_a_new_head(keyed: Bench, change: str) -> None:
-    """The pointer would stand at a task that is gone, or behind one that comes first."""
-    other = TaskQueue.create(keyed.db, "other", "fifottl", task_limits=[TENANT])
-    keyed.put("x", limits={TENANT: "a"})
-    task = keyed.take()
-    first, _ = (other.put(keyed.db, "y", pri=5, limits={TENANT: "a"}) for _ in range(2))
-    end = begin(keyed.db)
-    keyed.queue.ack(end, task)
-    if change == "a delete":
-        other.delete(keyed.db, first)
-    else:
-        other.put(keyed.db, "z", pri=1, limits={TENANT: "a"})
-    assert commit_code(end) == NOT_COMMITTED
-
-
-def test_an_end_opens_a_lane_that_takes_have_closed(keyed: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_end_opens_a_lane_that_takes_have_closed(keyed: Bench, set_limits: SetLimits) -> None:
     """A take closes a lane without a pointer: all keys in it are exhausted."""
-    monkeypatch.setattr(limits, "LANES_KEPT", 0)
+    set_limits(LANES_KEPT=0)
     keyed.put("runs", limits={TENANT: "a"})
     task = keyed.take()
     keyed.put("waits", limits={TENANT: "a"})
@@ -229,10 +172,10 @@ def parking(keyed: Bench) -> tuple[TaskQueue, Task, Any]:
 
 @pytest.mark.parametrize("change", ["an end", "more slots"])
 def test_a_sweep_that_parks_lanes_conflicts_with_a_change(
-    keyed: Bench, monkeypatch: pytest.MonkeyPatch, change: str
+    keyed: Bench, set_limits: SetLimits, change: str
 ) -> None:
     """The end has met no parked lane, and the walk of the slots is over: nothing else would open the lane."""
-    monkeypatch.setattr(limits, "LANES_TURNED", 1)
+    set_limits(LANES_TURNED=1)
     other, task, sweep = parking(keyed)
     if change == "an end":
         keyed.queue.ack(keyed.db, task)
@@ -244,9 +187,9 @@ def test_a_sweep_that_parks_lanes_conflicts_with_a_change(
     assert other.take(keyed.db, session=keyed.session) is not None
 
 
-def test_a_take_settles_the_keys_of_each_limit(keyed: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_take_settles_the_keys_of_each_limit(keyed: Bench, set_limits: SetLimits) -> None:
     """Both limits count each key apart, and no key of the first one has to be looked at."""
-    monkeypatch.setattr(limits, "LANES_TURNED", 1)
+    set_limits(LANES_TURNED=1)
     keyed.put("x", limits={TENANT: "a"})
     task = keyed.take()
     keyed.put("first", limits={TENANT: "a", CALLS: None})
@@ -266,39 +209,6 @@ def test_a_truncate_leaves_no_row_of_a_limit_that_is_gone(keyed: Bench) -> None:
         keyed.sweep()
     under = LimitKeys(RootKeys(DEFAULT_ROOT).prefix, TENANT).of_keys
     assert list(keyed.db.get_range(under.start, under.stop)) == []
-
-
-def test_a_put_conflicts_with_the_start_that_empties_its_key(keyed: Bench) -> None:
-    """The start takes the pointer of the key away, and the put has seen it."""
-    keyed.put(1, limits={CALLS: "a"})
-    start, put = begin(keyed.db), begin(keyed.db)
-    assert keyed.queue.take(start, session=keyed.session) is not None
-    keyed.queue.put(put, 2, limits={CALLS: "a"})
-    assert [commit_code(start), commit_code(put)] == [0, NOT_COMMITTED]
-
-
-def test_a_start_conflicts_with_a_put_before_the_next_of_its_key(keyed: Bench) -> None:
-    """The start has moved the pointer of the key to a later task."""
-    for pri in (1, 5):
-        keyed.put(pri, pri=pri, limits={CALLS: "a"})
-    start, put = begin(keyed.db), begin(keyed.db)
-    assert keyed.queue.take(start, session=keyed.session) is not None
-    keyed.queue.put(put, 3, pri=3, limits={CALLS: "a"})
-    assert [commit_code(put), commit_code(start)] == [0, NOT_COMMITTED]
-    assert keyed.taken_data() == [1, 3, 5]
-
-
-def test_a_release_conflicts_with_a_first_put_of_its_key(keyed: Bench) -> None:
-    """Each of the two makes the pointer of the key."""
-    keyed.put(1, limits={CALLS: "a"})
-    task = keyed.take()
-    release, put = begin(keyed.db), begin(keyed.db)
-    keyed.queue.release(release, task)
-    keyed.queue.put(put, 2, limits={CALLS: "a"})
-    assert [commit_code(put), commit_code(release)] == [0, NOT_COMMITTED]
-    keyed.queue.release(keyed.db, task)
-    assert keyed.taken_data() == [1, 2]
-    assert verify(keyed.db).findings == ()
 
 
 def test_a_batch_of_takes_is_in_order_behind_keys_over_a_limit(keyed: Bench) -> None:
@@ -325,8 +235,8 @@ def test_a_batch_of_takes_has_all_tasks_of_a_key_with_room(keyed: Bench) -> None
     assert [task.data for task in taken] == list(range(count))
 
 
-def test_a_change_during_a_walk_reaches_keys_behind_it(keyed: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "KEY_ROWS_WALKED", 2)
+def test_a_change_during_a_walk_reaches_keys_behind_it(keyed: Bench, set_limits: SetLimits) -> None:
+    set_limits(KEY_ROWS_WALKED=2)
     for number in range(9):
         keyed.put(number, limits={TENANT: "abc"[number % 3]})
     assert keyed.taken_data() == [0, 1, 2]
@@ -372,7 +282,7 @@ def test_an_unreadable_limit_in_use_becomes_no_rate(still_db: Database, clock: S
     assert Limit.open(still_db, CALLS).used == 0
 
 
-def test_the_tokens_of_an_unreadable_rate_become_no_slots(rate: Callable[..., Bench]) -> None:
+def test_the_tokens_of_an_unreadable_rate_become_no_slots(rate: MakeBench) -> None:
     b = rate(10, 100, 5)
     for number in range(2):
         b.put(number)
@@ -384,7 +294,7 @@ def test_the_tokens_of_an_unreadable_rate_become_no_slots(rate: Callable[..., Be
     assert Limit.open(b.db, CALLS).used == 1
 
 
-def test_an_unreadable_rate_can_be_deleted(rate: Callable[..., Bench]) -> None:
+def test_an_unreadable_rate_can_be_deleted(rate: MakeBench) -> None:
     """Its cells have times of tokens, and no slots."""
     b = rate(10, 100, 5)
     b.put("x")
@@ -402,17 +312,6 @@ def test_a_set_tells_the_slots_in_use_of_all_keys(keyed: Bench) -> None:
     assert (found.used, found.free) == (2, 5)
 
 
-def test_a_take_from_all_partitions_waits_for_a_token_of_a_key(still_db: Database, clock: StillClock) -> None:
-    Limit.set(still_db, CALLS, rate=1, per=10, per_key=True)
-    b = Bench(still_db, clock, "fifottl", task_limits=[CALLS], partitions=3)
-    for number in range(2):
-        b.put(number, limits={CALLS: "a"})
-    b.take()
-    began = clock.now()
-    assert b.take(60) is not None
-    assert 9.9 < clock.now() - began < 10.5
-
-
 def test_a_limit_of_keys_tells_the_room_of_an_unused_key(keyed: Bench) -> None:
     """Tasks that name it without a key leave that room as it is."""
     for name, free in ((TENANT, 1), (CALLS, 3)):
@@ -421,19 +320,6 @@ def test_a_limit_of_keys_tells_the_room_of_an_unused_key(keyed: Bench) -> None:
             assert keyed.take() is not None
         found = Limit.open(keyed.db, name)
         assert (found.free, found.next) == (free, None)
-
-
-def test_starts_of_a_key_in_two_queues_conflict(keyed: Bench) -> None:
-    """Each has seen room for both of its tasks, and leaves some."""
-    Limit.set(keyed.db, TENANT, slots=3, per_key=True)
-    other = TaskQueue.create(keyed.db, "other", "fifottl", task_limits=[TENANT])
-    for queue in (keyed.queue, other):
-        queue.put_many(keyed.db, [1, 2], limits={TENANT: "a"})
-    first, second = begin(keyed.db), begin(keyed.db)
-    for queue, tr in ((keyed.queue, first), (other, second)):
-        assert len(queue.take_many(tr, 2, session=keyed.session)) == 2
-    assert [commit_code(first), commit_code(second)] == [0, NOT_COMMITTED]
-    assert Limit.open(keyed.db, TENANT).used == 2
 
 
 def test_a_limit_made_again_without_keys_opens_their_lanes(keyed: Bench) -> None:
@@ -447,33 +333,6 @@ def test_a_limit_made_again_without_keys_opens_their_lanes(keyed: Bench) -> None
         keyed.sweep()
     assert keyed.taken_data() == [3]
     assert verify(keyed.db).findings == ()
-
-
-def test_a_change_of_a_limit_conflicts_with_its_first_key(keyed: Bench) -> None:
-    """The change has seen no key to walk to, so a parked lane would not learn of the new rate."""
-    change = begin(keyed.db)
-    Limit.set(change, CALLS, rate=9, per=10, burst=3, per_key=True)
-    for number in range(4):
-        keyed.put(number, limits={CALLS: "a"})
-    assert keyed.taken_data() == [0, 1, 2]
-    assert commit_code(change) == NOT_COMMITTED
-
-
-@pytest.mark.parametrize("other", ["start", "put"])
-def test_an_end_conflicts_with_tasks_that_begin_to_wait(keyed: Bench, other: str) -> None:
-    """It would open no lane: it has met none that waits for the slot that it gives back."""
-    Limit.set(keyed.db, TENANT, slots=2 if other == "start" else 1, per_key=True)
-    for number in range(3 if other == "start" else 1):
-        keyed.put(number, limits={TENANT: "a"})
-    first, tr = keyed.take(), begin(keyed.db)
-    keyed.queue.ack(tr, first)
-    if other == "start":
-        keyed.take()
-    else:
-        keyed.put("waits", limits={TENANT: "a"})
-    assert commit_code(tr) == NOT_COMMITTED
-    keyed.queue.ack(keyed.db, first)
-    assert len(keyed.taken_data()) == 1
 
 
 def test_the_keeper_wakes_for_the_first_limit_with_work(still_db: Database, clock: StillClock) -> None:
@@ -491,3 +350,16 @@ def test_the_keeper_wakes_for_the_first_limit_with_work(still_db: Database, cloc
     ask = of_queue.ask_next_rest
     due_us = run(b.db, lambda tr: ask(tr)())
     assert due_us == round((clock.now() + 30) * 1_000_000)
+
+
+@pytest.mark.parametrize(("slots", "code"), [(1, NOT_COMMITTED), (2, 0)])
+def test_a_start_that_exhausts_a_key_conflicts_with_a_new_lane(keyed: Bench, slots: int, code: int) -> None:
+    """The first task of the key in another queue begins an open lane, which the start has not parked."""
+    Limit.set(keyed.db, TENANT, slots=slots, per_key=True)
+    other = TaskQueue.create(keyed.db, "other", "fifottl", task_limits=[TENANT])
+    keyed.put("x", limits={TENANT: "a"})
+    start = begin(keyed.db)
+    assert keyed.queue.take(start, session=keyed.session) is not None
+    other.put(keyed.db, "y", limits={TENANT: "a"})
+    assert commit_code(start) == code
+    assert other.take(keyed.db, session=keyed.session) is not None

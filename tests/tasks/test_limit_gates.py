@@ -1,20 +1,19 @@
 """Limits in one look at ready tasks: a take starts no more tasks than all of them let through."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from fdbqueue import Database, Limit, Session, TaskQueue, Why, verify
+from fdbqueue import Database, Limit, TaskQueue, Why, verify
 from fdbqueue.core import limits
 from tests.support import NOT_COMMITTED, begin, commit_code
-from tests.tasks.support import LONG_S, Bench, StillClock
+from tests.tasks.support import Bench, MakeBench, SetLimits, StillClock
 
 TENANT, CALLS, WHOLE = "tenant", "calls", "whole"
 
 
 @pytest.fixture
-def keyed(still_db: Database, clock: StillClock) -> Callable[..., Bench]:
+def keyed(still_db: Database, clock: StillClock) -> MakeBench:
     """A bench of a queue with tasks that name limits, two of them with keys."""
 
     def make(slots: int = 2, burst: int = 2, **options: Any) -> Bench:
@@ -26,11 +25,9 @@ def keyed(still_db: Database, clock: StillClock) -> Callable[..., Bench]:
     return make
 
 
-def test_a_take_starts_a_bounded_number_of_tasks(
-    keyed: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_take_starts_a_bounded_number_of_tasks(keyed: MakeBench, set_limits: SetLimits) -> None:
     """Each start under a limit writes a holder, and a transaction has a bound."""
-    monkeypatch.setattr(limits, "BATCH_HOLDERS_BYTES_MAX", 1)
+    set_limits(BATCH_HOLDERS_BYTES_MAX=1)
     b = keyed()
     for number in range(3):
         b.put(number, limits=[WHOLE])
@@ -38,11 +35,9 @@ def test_a_take_starts_a_bounded_number_of_tasks(
     assert b.taken_data() == [1, 2]
 
 
-def test_a_task_with_a_key_counts_as_several_starts(
-    keyed: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_task_with_a_key_counts_as_several_starts(keyed: MakeBench, set_limits: SetLimits) -> None:
     """Each start may park lanes of its key, and writes it several times. A transaction has a bound."""
-    monkeypatch.setattr(limits, "BATCH_HOLDERS_BYTES_MAX", 200 * limits.QUEUE_NAME_BYTES_MAX)
+    set_limits(BATCH_HOLDERS_BYTES_MAX=200 * limits.QUEUE_NAME_BYTES_MAX)
     b, found = keyed(slots=99), []
     for named in ([WHOLE], {TENANT: "a"}, {TENANT: "a" * 5 * limits.KEY_BYTES_OF_A_START}):
         Limit.set(b.db, WHOLE, slots=99)
@@ -77,7 +72,7 @@ def test_ends_of_many_keys_fit_into_a_transaction(still_db: Database, clock: Sti
     assert verify(b.db).findings == ()
 
 
-def test_a_batch_under_a_limit_that_ignores_its_key_counts(keyed: Callable[..., Bench]) -> None:
+def test_a_batch_under_a_limit_that_ignores_its_key_counts(keyed: MakeBench) -> None:
     """A look that lets more tasks through conflicts with itself, in each attempt."""
     b = keyed()
     for number in range(6):
@@ -87,7 +82,7 @@ def test_a_batch_under_a_limit_that_ignores_its_key_counts(keyed: Callable[..., 
     assert commit_code(tr) == 0
 
 
-def test_two_starts_with_tokens_of_one_key_conflict(keyed: Callable[..., Bench]) -> None:
+def test_two_starts_with_tokens_of_one_key_conflict(keyed: MakeBench) -> None:
     """Each leaves a token, and stores the time of the bucket."""
     b = keyed(burst=3)
     other = TaskQueue.create(b.db, "other", "fifottl", task_limits=[CALLS])
@@ -100,19 +95,7 @@ def test_two_starts_with_tokens_of_one_key_conflict(keyed: Callable[..., Bench])
     assert Limit.open_key(b.db, CALLS, "a").free == 2
 
 
-def test_two_starts_with_the_last_token_conflict(still_db: Database) -> None:
-    Limit.set(still_db, "rate", rate=1, per=10, burst=1)
-    queues = [TaskQueue.create(still_db, name, limits=["rate"]) for name in "ab"]
-    session = Session(still_db, ttr=LONG_S)
-    for queue in queues:
-        queue.put(still_db, "x")
-    together = [begin(still_db) for _ in queues]
-    for queue, tr in zip(queues, together, strict=True):
-        assert queue.take(tr, session=session) is not None
-    assert [commit_code(tr) for tr in together] == [0, NOT_COMMITTED]
-
-
-def test_an_explanation_tells_a_limit_named_without_the_key(keyed: Callable[..., Bench]) -> None:
+def test_an_explanation_tells_a_limit_named_without_the_key(keyed: MakeBench) -> None:
     """The task names another limit with a key, and under that one it may start."""
     b = keyed()
     Limit.set(b.db, CALLS, rate=1, per=10, burst=2, per_key=True)
@@ -125,7 +108,7 @@ def test_an_explanation_tells_a_limit_named_without_the_key(keyed: Callable[...,
     assert [(one.name, one.key) for one in found.reached] == [(CALLS, None)]
 
 
-def test_the_delete_of_a_limit_conflicts_with_a_new_queue(keyed: Callable[..., Bench]) -> None:
+def test_the_delete_of_a_limit_conflicts_with_a_new_queue(keyed: MakeBench) -> None:
     """A queue names limits that exist when it is created."""
     b = keyed()
     tr = begin(b.db)
@@ -134,7 +117,7 @@ def test_the_delete_of_a_limit_conflicts_with_a_new_queue(keyed: Callable[..., B
     assert commit_code(tr) == NOT_COMMITTED
 
 
-def test_a_walk_keeps_the_slots_of_tasks_in_all_partitions(keyed: Callable[..., Bench]) -> None:
+def test_a_walk_keeps_the_slots_of_tasks_in_all_partitions(keyed: MakeBench) -> None:
     b = keyed(1, partitions=3)
     for number in range(6):
         b.put(number, limits={TENANT: number})

@@ -1,37 +1,25 @@
 """Limits that count each key apart: each key that tasks name has slots, or tokens, of its own."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from fdbqueue import Database, DeadLetters, Limit, Schedule, Session, TaskQueue, Why, verify
+from fdbqueue import Database, DeadLetters, Limit, TaskQueue, Why
 from fdbqueue.core import limits
 from fdbqueue.core.database import run
 from fdbqueue.core.errors import InvalidArgument, LimitNotFound
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.tasks.limits.rule import LimitKeys
 from tests.support import NOT_COMMITTED, begin, commit_code
-from tests.tasks.support import Bench, StillClock, keeper
+from tests.tasks.support import Bench, MakeBench, SetLimits, StillClock
+from tests.tasks.test_limits import sound
 
 TENANT, CALLS = "tenant", "calls"
 ORDERED = ["fifo", "fifottl", "limfifottl"]
-ENDS: dict[str, Callable[[Bench, Any], Any]] = {
-    "ack": lambda b, task: b.queue.ack(b.db, task),
-    "release": lambda b, task: b.queue.release(b.db, task),
-    "release later": lambda b, task: b.queue.release(b.db, task, delay=5),
-    "bury": lambda b, task: b.queue.bury(b.db, task),
-    "delete": lambda b, task: b.queue.delete(b.db, task.id),
-    "cancel": lambda b, task: (b.queue.cancel(b.db, task.id), b.queue.release(b.db, task)),
-    "release all": lambda b, _: b.queue.release_all(b.db),
-    "truncate": lambda b, _: b.queue.truncate(b.db),
-    "truncate some": lambda b, _: b.queue.truncate_some(b.db),
-    "the end of its lease": lambda b, _: (b.clock.advance(4), b.sweep()),
-}
 
 
 @pytest.fixture
-def keyed(still_db: Database, clock: StillClock) -> Callable[..., Bench]:
+def keyed(still_db: Database, clock: StillClock) -> MakeBench:
     """A bench of a queue with tasks that name limits with keys: `keyed("fifo", 2)` has two slots of each."""
 
     def make(kind: str = "fifottl", slots: int = 1, **options: Any) -> Bench:
@@ -65,12 +53,8 @@ def settle_once(b: Bench) -> None:
     run(b.db, lambda tr: of_queue.ask_settle(tr, b.db.runtime.now_us())())
 
 
-def sound(db: Database) -> bool:
-    return not verify(db).findings
-
-
 @pytest.mark.parametrize("kind", ORDERED)
-def test_each_key_has_slots_of_its_own(keyed: Callable[..., Bench], kind: str) -> None:
+def test_each_key_has_slots_of_its_own(keyed: MakeBench, kind: str) -> None:
     b = keyed(kind, 2)
     for number in range(9):
         b.put(number, limits={TENANT: number % 3})
@@ -85,9 +69,7 @@ def test_each_key_has_slots_of_its_own(keyed: Callable[..., Bench], kind: str) -
     assert sound(b.db)
 
 
-def test_a_task_with_a_key_takes_one_slot_of_its_queue(
-    still_db: Database, keyed: Callable[..., Bench]
-) -> None:
+def test_a_task_with_a_key_takes_one_slot_of_its_queue(still_db: Database, keyed: MakeBench) -> None:
     """The bounds of a transaction count it as several starts; a take once counted these as slots, too."""
     Limit.set(still_db, "all", slots=2)
     b = keyed(limits=["all"])
@@ -96,7 +78,7 @@ def test_a_task_with_a_key_takes_one_slot_of_its_queue(
     assert [task.data for task in b.queue.take_many(b.db, 9, session=b.session)] == [0, 1]
 
 
-def test_keys_of_other_types_are_other_keys(keyed: Callable[..., Bench]) -> None:
+def test_keys_of_other_types_are_other_keys(keyed: MakeBench) -> None:
     b = keyed()
     keys = (1, "1", b"1", True, ("a", 1), None)
     for key in keys:
@@ -106,65 +88,7 @@ def test_keys_of_other_types_are_other_keys(keyed: Callable[..., Bench]) -> None
     assert b.taken_data() == [repr(key) for key in keys]
 
 
-@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
-def test_each_end_of_a_lease_gives_its_slot_back(
-    keyed: Callable[..., Bench], end: Callable[[Bench, Any], Any]
-) -> None:
-    b = keyed("fifottl", ttr=3)
-    other = TaskQueue.create(b.db, "other", task_limits=[TENANT])
-    b.put("x", limits={TENANT: "a"})
-    task = b.take()
-    other.put(b.db, "waits", limits={TENANT: "a"})
-    assert other.take(b.db, 0, session=b.session) is None
-
-    end(b, task)
-    swept(b)
-
-    found = other.take(b.db, 0, session=b.session)
-    assert found is not None
-    assert Limit.open(b.db, TENANT).used == 1
-    assert sound(b.db)
-
-
-def test_the_death_of_a_session_gives_its_slots_back(keyed: Callable[..., Bench]) -> None:
-    b = keyed()
-    b.put("x", limits={TENANT: "a"})
-    session = Session(b.db, ttr=3)
-    b.queue.take(b.db, 0, session=session)
-    keeper(b.db).forget(session)
-
-    b.clock.advance(4)
-    b.sweep()
-
-    assert Limit.open(b.db, TENANT).used == 0
-    assert b.taken_data() == ["x"]
-
-
-def test_a_start_in_the_last_slot_of_a_key_conflicts_with_an_end(
-    keyed: Callable[..., Bench],
-) -> None:
-    """The start lets the other tasks of the key wait, and the end has not seen that they do."""
-    b = keyed("fifottl", 2)
-    for number in range(3):
-        b.put(number, limits={TENANT: "a"})
-    first, start, end = b.take(), begin(b.db), begin(b.db)
-    assert b.queue.take(start, session=b.session) is not None
-    b.queue.ack(end, first)
-    assert [commit_code(end), commit_code(start)] == [0, NOT_COMMITTED]
-    assert len(b.taken_data()) == 2
-
-
-def test_a_put_that_has_to_wait_conflicts_with_an_end_of_its_key(keyed: Callable[..., Bench]) -> None:
-    """The end gives the last slot back, and has not seen that a task waits for it."""
-    b = keyed()
-    b.put(1, limits={TENANT: "a"})
-    first, put, end = b.take(), begin(b.db), begin(b.db)
-    b.queue.put(put, 2, limits={TENANT: "a"})
-    b.queue.ack(end, first)
-    assert [commit_code(end), commit_code(put)] == [0, NOT_COMMITTED]
-
-
-def test_a_take_passes_all_keys_over_a_lowered_limit(keyed: Callable[..., Bench]) -> None:
+def test_a_take_passes_all_keys_over_a_lowered_limit(keyed: MakeBench) -> None:
     """No sweep has parked their lanes yet, so their pointers are before that of the key with room."""
     b = keyed("fifo", 2)
     keys = range(2 * limits.LANE_TASKS_FIRST)
@@ -178,44 +102,7 @@ def test_a_take_passes_all_keys_over_a_lowered_limit(keyed: Callable[..., Bench]
     assert b.take().data == "room"
 
 
-def test_two_first_puts_of_a_key_conflict(keyed: Callable[..., Bench]) -> None:
-    """Each makes the pointer of the key."""
-    b = keyed()
-    together = [begin(b.db), begin(b.db)]
-    for number, tr in enumerate(together):
-        b.queue.put(tr, number, limits={TENANT: "a"})
-    assert [commit_code(tr) for tr in together] == [0, NOT_COMMITTED]
-    assert b.taken_data() == [0]
-
-
-def test_an_idle_key_leaves_no_row(keyed: Callable[..., Bench]) -> None:
-    b = keyed()
-    for named in ({TENANT: "a"}, {TENANT: "a"}, {CALLS: "a"}, {CALLS: "a"}, {CALLS: "a"}):
-        b.put("x", limits=named)
-    while (task := b.take(60)) is not None:
-        b.queue.ack(b.db, task)
-    b.clock.advance(20)
-    swept(b)
-
-    assert rows(b.db) == []
-    assert sound(b.db)
-
-
-def test_two_ends_over_a_lowered_limit_conflict(keyed: Callable[..., Bench]) -> None:
-    """Neither of them leaves room by itself. Both together do, and then one lets the next task start."""
-    b = keyed("fifo", 2)
-    for number in range(3):
-        b.put(number, limits={TENANT: "a"})
-    tasks = b.queue.take_many(b.db, 2)
-    Limit.set(b.db, TENANT, slots=1, per_key=True)
-    swept(b)
-    ends = [begin(b.db) for _ in tasks]
-    for tr, task in zip(ends, tasks, strict=True):
-        b.queue.ack(tr, task)
-    assert sorted(commit_code(tr) for tr in ends) == [0, NOT_COMMITTED]
-
-
-def test_a_limit_that_is_set_anew_knows_no_token_of_its_keys(keyed: Callable[..., Bench]) -> None:
+def test_a_limit_that_is_set_anew_knows_no_token_of_its_keys(keyed: MakeBench) -> None:
     """The row of a key with tokens is none of slots: it told an immense number of them in use."""
     b = keyed()
     for number in range(4):
@@ -231,7 +118,7 @@ def test_a_limit_that_is_set_anew_knows_no_token_of_its_keys(keyed: Callable[...
     assert sound(b.db)
 
 
-def test_a_drop_lets_other_queues_go_on(keyed: Callable[..., Bench]) -> None:
+def test_a_drop_lets_other_queues_go_on(keyed: MakeBench) -> None:
     b = keyed("fifottl", ttr=3)
     other = TaskQueue.create(b.db, "other", task_limits=[TENANT])
     b.put("x", limits={TENANT: "a"})
@@ -247,7 +134,7 @@ def test_a_drop_lets_other_queues_go_on(keyed: Callable[..., Bench]) -> None:
     assert sound(b.db)
 
 
-def test_a_replaced_task_has_the_key_of_the_later_put(keyed: Callable[..., Bench]) -> None:
+def test_a_replaced_task_has_the_key_of_the_later_put(keyed: MakeBench) -> None:
     b = keyed()
     b.put("old", unique=1, limits={TENANT: "a"})
     b.put("new", unique=1, on_conflict="replace", limits={TENANT: "b"})
@@ -257,7 +144,7 @@ def test_a_replaced_task_has_the_key_of_the_later_put(keyed: Callable[..., Bench
     assert sound(b.db)
 
 
-def test_a_redrive_keeps_the_key(keyed: Callable[..., Bench]) -> None:
+def test_a_redrive_keeps_the_key(keyed: MakeBench) -> None:
     b = keyed()
     other = TaskQueue.create(b.db, "other", task_limits=[TENANT])
     b.queue.bury(b.db, b.put("x", limits={TENANT: "a", CALLS: None}))
@@ -268,30 +155,7 @@ def test_a_redrive_keeps_the_key(keyed: Callable[..., Bench]) -> None:
     assert [dict(task.limits) for task in other.take_many(b.db, 9)] == [{TENANT: "a"}]
 
 
-def test_tasks_of_a_schedule_name_a_key(keyed: Callable[..., Bench]) -> None:
-    b = keyed()
-    made = Schedule.create(b.db, "s", every=5, queue="bench", limits={TENANT: 7})
-    made.run(b.db)
-
-    assert made.status(b.db).options["limits"] == {TENANT: 7}
-    assert dict(b.take().limits) == {TENANT: 7}
-
-
-def test_a_take_waits_for_the_token_of_its_key(keyed: Callable[..., Bench]) -> None:
-    b = keyed()
-    for _ in range(3):
-        b.put("a", limits={CALLS: "a"})
-    b.put("b", limits={CALLS: "b"})
-    assert b.taken_data() == ["a", "a", "b"]
-    began = b.clock.now()
-
-    assert b.take(60).data == "a"
-
-    assert 9.9 < b.clock.now() - began < 10.5
-    assert [(one.key, one.free) for one in Limit.keys(b.db, CALLS)] == [("a", 0), ("b", 2)]
-
-
-def test_an_explanation_tells_the_key_and_its_holders(keyed: Callable[..., Bench]) -> None:
+def test_an_explanation_tells_the_key_and_its_holders(keyed: MakeBench) -> None:
     b = keyed()
     for key in ("a", "a", "b"):
         b.put("x", limits={TENANT: key})
@@ -306,7 +170,7 @@ def test_an_explanation_tells_the_key_and_its_holders(keyed: Callable[..., Bench
     assert f"no free slot for the key 'a': 1 of 1 are held, by {holder.id}" in found.reasons[0].text
 
 
-def test_a_listing_of_keys_has_pages(keyed: Callable[..., Bench]) -> None:
+def test_a_listing_of_keys_has_pages(keyed: MakeBench) -> None:
     b = keyed(slots=2)
     for key in range(5):
         b.put("x", limits={TENANT: key})
@@ -321,7 +185,7 @@ def test_a_listing_of_keys_has_pages(keyed: Callable[..., Bench]) -> None:
     assert (Limit.open(b.db, TENANT).used, Limit.open(b.db, TENANT).per_key) == (5, True)
 
 
-def test_wrong_keys_are_refused(keyed: Callable[..., Bench]) -> None:
+def test_wrong_keys_are_refused(keyed: MakeBench) -> None:
     b = keyed()
     for named in ({TENANT: "a", CALLS: "b"}, {TENANT: object()}, {"none": "a"}, {TENANT: "x" * 2_000}):
         with pytest.raises(InvalidArgument):
@@ -339,7 +203,7 @@ def test_wrong_keys_are_refused(keyed: Callable[..., Bench]) -> None:
     assert b.contents() == []
 
 
-def test_a_key_of_a_limit_that_counts_none_apart_does_not_matter(keyed: Callable[..., Bench]) -> None:
+def test_a_key_of_a_limit_that_counts_none_apart_does_not_matter(keyed: MakeBench) -> None:
     b = keyed()
     Limit.delete(b.db, TENANT)
     Limit.set(b.db, TENANT, slots=1)
@@ -353,10 +217,8 @@ def test_a_key_of_a_limit_that_counts_none_apart_does_not_matter(keyed: Callable
     assert sound(b.db)
 
 
-def test_a_key_in_more_lanes_than_one_transaction_turns(
-    keyed: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "LANES_TURNED", 1)
+def test_a_key_in_more_lanes_than_one_transaction_turns(keyed: MakeBench, set_limits: SetLimits) -> None:
+    set_limits(LANES_TURNED=1)
     b = keyed()
     queues = [TaskQueue.create(b.db, f"q{n}", task_limits=[TENANT]) for n in range(4)]
     for queue in queues:
@@ -370,11 +232,9 @@ def test_a_key_in_more_lanes_than_one_transaction_turns(
     assert rows(b.db) == []
 
 
-def test_the_last_of_many_parked_lanes_opens(
-    keyed: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_last_of_many_parked_lanes_opens(keyed: MakeBench, set_limits: SetLimits) -> None:
     """The key is free, and no other queue takes a task of it."""
-    monkeypatch.setattr(limits, "LANES_TURNED", 1)
+    set_limits(LANES_TURNED=1)
     b = keyed()
     b.put("first", limits={TENANT: "a"})
     task = b.take()
@@ -388,11 +248,9 @@ def test_the_last_of_many_parked_lanes_opens(
     assert queues[-1].take(b.db, 0) is not None
 
 
-def test_a_clock_that_is_behind_leaves_no_key_parked(
-    keyed: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_clock_that_is_behind_leaves_no_key_parked(keyed: MakeBench, set_limits: SetLimits) -> None:
     """By the clock of one process the token of a key has come, and by that of the next one it has not."""
-    monkeypatch.setattr(limits, "LANES_TURNED", 1)
+    set_limits(LANES_TURNED=1)
     b = keyed()
     other = TaskQueue.create(b.db, "other", task_limits=[CALLS])
     for queue in (b.queue, b.queue, b.queue, other):
@@ -410,7 +268,7 @@ def test_a_clock_that_is_behind_leaves_no_key_parked(
     assert sound(b.db)
 
 
-def test_a_put_by_a_clock_that_is_behind_does_not_wait_for_ever(keyed: Callable[..., Bench]) -> None:
+def test_a_put_by_a_clock_that_is_behind_does_not_wait_for_ever(keyed: MakeBench) -> None:
     b = keyed()
     other = TaskQueue.create(b.db, "other", task_limits=[CALLS])
     for _ in range(3):
@@ -426,3 +284,17 @@ def test_a_put_by_a_clock_that_is_behind_does_not_wait_for_ever(keyed: Callable[
 
     assert other.take(b.db, 0, session=b.session) is not None
     assert sound(b.db)
+
+
+def test_two_ends_over_a_lowered_limit_conflict(keyed: MakeBench) -> None:
+    """Neither of them leaves room by itself. Both together do, and then one lets the next task start."""
+    b = keyed("fifo", 2)
+    for number in range(3):
+        b.put(number, limits={TENANT: "a"})
+    tasks = b.queue.take_many(b.db, 2)
+    Limit.set(b.db, TENANT, slots=1, per_key=True)
+    swept(b)
+    ends = [begin(b.db) for _ in tasks]
+    for tr, task in zip(ends, tasks, strict=True):
+        b.queue.ack(tr, task)
+    assert sorted(commit_code(tr) for tr in ends) == [0, NOT_COMMITTED]

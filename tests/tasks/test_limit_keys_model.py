@@ -16,7 +16,6 @@ from fdbqueue.core import limits as bounds
 from fdbqueue.core.errors import LimitInUse
 from tests.conftest import SLOW
 from tests.tasks.support import LONG_S, StillClock, keeper
-from tests.tasks.test_limits_model import Tokens, rates
 
 TENANT, CALLS = "tenant", "calls"
 """Limits that count each key apart."""
@@ -37,8 +36,26 @@ named = st.one_of(
     st.builds(lambda key: {TENANT: key, RATE: None}, keys),
 )
 picks = st.integers(0, 9)
+rates = st.sampled_from([(1, 1.0, 1), (2, 1.0, 4), (5, 10.0, 3), (1, 4.0, 15)])
+"""With a burst of one cell, and a token in half seconds, so that the model knows each token."""
 Counted = tuple[str, Any]
 """A limit with a key, or a whole limit."""
+
+
+class Tokens:
+    """A bucket: tokens come one by one, and a full one gets none."""
+
+    def __init__(self, rate: int, per: float, burst: int, now: float) -> None:
+        self.rule, self.left, self.seen = (rate, per, burst), float(burst), now
+
+    def now(self, now: float) -> int:
+        rate, per, burst = self.rule
+        self.left, self.seen = min(float(burst), self.left + (now - self.seen) * rate / per), now
+        return int(self.left)
+
+    def changed(self, rate: int, per: float, burst: int, now: float) -> None:
+        self.left = float(min(self.now(now), burst))
+        self.rule = (rate, per, burst)
 
 
 @dataclass

@@ -18,8 +18,8 @@ from fdbqueue.tasks.limits.state import Bucket, State
 from fdbqueue.tasks.options import kind_names
 from fdbqueue.tasks.stored.records import id_bytes, record_of, record_to_bytes
 from tests.support import NOT_COMMITTED, commit_code, wait_until
-from tests.tasks.partitions import MakeBench
-from tests.tasks.support import LONG_S, Bench, StillClock
+from tests.tasks.partitions import MakeParted
+from tests.tasks.support import LONG_S, Bench, MakeBench, StillClock
 from tests.test_call_counts import CALLS as COUNTED
 from tests.test_call_counts import ROOM, RUNS, WARM_UP, calls_of
 
@@ -27,7 +27,7 @@ API, CALLS = "api.example.com", "calls"
 
 
 @pytest.fixture
-def slots(still_db: Database, clock: StillClock) -> Callable[..., Bench]:
+def slots(still_db: Database, clock: StillClock) -> MakeBench:
     """A bench of a queue under a limit of slots: `slots(2, "fifottl", ttr=3)`."""
 
     def make(count: int, kind: str = "fifo", **options: Any) -> Bench:
@@ -41,11 +41,11 @@ def used(db: Any, root: Any = DEFAULT_ROOT) -> int:
     return Limit.open(db, API, root=root).used
 
 
-def sound(db: Database) -> bool:
-    return not verify(db).findings
+def sound(db: Database, root: Any = DEFAULT_ROOT) -> bool:
+    return not verify(db, root=root).findings
 
 
-def test_a_refused_result_writes_nothing(slots: Callable[..., Bench]) -> None:
+def test_a_refused_result_writes_nothing(slots: MakeBench) -> None:
     """In a transaction that goes on behind the error."""
     b = slots(1, retain_s=60)
     b.put("x", result_ttl=60, unique="k")
@@ -57,7 +57,7 @@ def test_a_refused_result_writes_nothing(slots: Callable[..., Bench]) -> None:
 
 
 @pytest.mark.parametrize("kind", kind_names())
-def test_at_most_its_slots_of_tasks_run_at_a_time(slots: Callable[..., Bench], kind: str) -> None:
+def test_at_most_its_slots_of_tasks_run_at_a_time(slots: MakeBench, kind: str) -> None:
     b = slots(2, kind)
     for number in range(4):
         b.put(number, **({"key": number} if b.queue._shape.kind.supports("key") else {}))
@@ -75,51 +75,9 @@ def test_at_most_its_slots_of_tasks_run_at_a_time(slots: Callable[..., Bench], k
 
 
 @pytest.mark.parametrize("partitions", [1, 3])
-def test_a_take_of_many_gets_as_many_as_there_are_slots(parted: MakeBench, partitions: int) -> None:
-    b = parted("fifo")
-    Limit.set(b.db, API, slots=40, root=b.root)
-    queue = TaskQueue.create(b.db, "limited", limits=[API], partitions=partitions, root=b.root)
-    for number in range(9):
-        queue.put_many(b.db, [number] * 5)
-
-    taken = [queue.take_many(b.db, 50, session=b.session) for _ in range(4)]
-
-    assert sum(map(len, taken)) == 40
-    assert used(b.db, b.root) == 40
-    assert not verify(b.db, root=b.root).findings
-
-
-@pytest.mark.parametrize("fewer", [1, 3, 20])
-def test_with_fewer_slots_no_task_starts_until_fewer_run(slots: Callable[..., Bench], fewer: int) -> None:
-    b = slots(30)
-    b.queue.put_many(b.db, list(range(60)))
-    taken = b.queue.take_many(b.db, 50, session=b.session)
-    Limit.set(b.db, API, slots=fewer)
-
-    for task in taken[: len(taken) - fewer]:
-        assert b.take() is None
-        b.queue.ack(b.db, task)
-
-    assert b.take() is None
-    b.queue.ack(b.db, taken[-1])
-    assert b.take() is not None
-    assert b.take() is None
-
-
-def test_a_change_is_part_of_its_transaction(slots: Callable[..., Bench]) -> None:
-    b = slots(1)
-    tr = b.db.create_transaction()
-    Limit.set(tr, API, slots=5)
-    assert Limit.open(tr, API).slots == 5
-    assert Limit.open(b.db, API).slots == 1
-    tr.commit().wait()
-    assert Limit.open(b.db, API).slots == 5
-
-
-@pytest.mark.parametrize("partitions", [1, 3])
 @pytest.mark.parametrize("option", ["limits", "task_limits", "keys"])
 def test_an_answer_of_none_relies_on_the_limit_in_all_partitions(
-    parted: MakeBench, option: str, partitions: int
+    parted: MakeParted, option: str, partitions: int
 ) -> None:
     """The slot is one of a task of another queue, so no partition changes when it becomes free."""
     b = parted("fifo")
@@ -144,7 +102,7 @@ def test_an_answer_of_none_relies_on_the_limit_in_all_partitions(
     assert commit_code(tr) == NOT_COMMITTED
 
 
-def test_takes_of_different_cells_do_not_conflict(slots: Callable[..., Bench]) -> None:
+def test_takes_of_different_cells_do_not_conflict(slots: MakeBench) -> None:
     b = slots(CELLS_MAX)
     other = TaskQueue.create(b.db, "other", limits=[API])
     b.put(1)
@@ -162,20 +120,6 @@ def test_takes_of_different_cells_do_not_conflict(slots: Callable[..., Bench]) -
             continue
         b.queue.release(b.db, task)
     assert clashes < 6
-
-
-def test_two_takes_of_the_last_slot_conflict(slots: Callable[..., Bench]) -> None:
-    b = slots(1)
-    b.put(1)
-    other = TaskQueue.create(b.db, "other", limits=[API])
-    other.put(b.db, 2)
-    tr = b.db.create_transaction()
-    assert b.queue.take(tr, session=b.session) is not None
-    assert other.take(b.db, 0) is not None
-
-    with pytest.raises(fdbqueue.embedded.FDBError):
-        tr.commit().wait()
-    assert used(b.db) == 1
 
 
 def test_starts_beside_a_cell_with_too_many_tasks_conflict(still_db: Database) -> None:
@@ -239,15 +183,12 @@ def test_a_waiting_take_wakes_when_a_slot_is_free(way: str, wake: str, partition
         assert found[0].data == "x"
 
 
-# Limits of starts.
-
-
 def starts(b: Bench, count: int = 99) -> int:
     return len(b.queue.take_many(b.db, count, session=b.session))
 
 
 @pytest.fixture
-def rate(still_db: Database, clock: StillClock) -> Callable[..., Bench]:
+def rate(still_db: Database, clock: StillClock) -> MakeBench:
     def make(rate: int, per: float, burst: int | None = None, **options: Any) -> Bench:
         Limit.set(still_db, CALLS, rate=rate, per=per, burst=burst)
         b = Bench(still_db, clock, "fifo", limits=[CALLS], **options)
@@ -257,7 +198,7 @@ def rate(still_db: Database, clock: StillClock) -> Callable[..., Bench]:
     return make
 
 
-def test_a_burst_starts_at_once_and_then_the_rate(rate: Callable[..., Bench]) -> None:
+def test_a_burst_starts_at_once_and_then_the_rate(rate: MakeBench) -> None:
     b = rate(100, 50, 20)
 
     assert starts(b) == 20
@@ -271,7 +212,7 @@ def test_a_burst_starts_at_once_and_then_the_rate(rate: Callable[..., Bench]) ->
 @pytest.mark.parametrize(("rate_", "per", "burst"), [(100, 60, 20), (7, 1, 1), (50, 1, 300), (3, 10, 3)])
 @pytest.mark.parametrize("step_s", [0.01, 0.37, 2.5])
 def test_at_most_burst_and_rate_start_in_any_window(
-    rate: Callable[..., Bench], rate_: int, per: float, burst: int, step_s: float
+    rate: MakeBench, rate_: int, per: float, burst: int, step_s: float
 ) -> None:
     b, told = rate(rate_, per, burst), list[float]()
     for _ in range(60):
@@ -282,17 +223,26 @@ def test_at_most_burst_and_rate_start_in_any_window(
         assert len(within) <= burst + rate_
 
 
-def test_a_take_waits_for_the_next_token(rate: Callable[..., Bench]) -> None:
-    b = rate(1, 10, 1)
-    assert starts(b) == 1
-    began = b.clock.now()
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_a_take_waits_for_the_next_token(
+    still_db: Database, clock: StillClock, way: str, partitions: int
+) -> None:
+    Limit.set(still_db, CALLS, rate=1, per=10, burst=1, per_key=way == "of keys")
+    option: dict[str, Any] = {"limits" if way == "of the queue" else "task_limits": [CALLS]}
+    named: Any = {"of the queue": None, "of tasks": [CALLS], "of keys": {CALLS: "a"}}[way]
+    b = Bench(still_db, clock, "fifo", partitions=partitions, **option)
+    for _ in range(2):
+        b.put("x", limits=named)
+    assert b.take() is not None
+    began = clock.now()
 
-    assert b.take(timeout=60) is not None
+    assert b.take(60) is not None
 
-    assert 9.9 < b.clock.now() - began < 10.5
+    assert 9.9 < clock.now() - began < 10.5
 
 
-def test_a_clock_that_is_behind_gets_no_token_twice(rate: Callable[..., Bench]) -> None:
+def test_a_clock_that_is_behind_gets_no_token_twice(rate: MakeBench) -> None:
     b = rate(10, 10, 10)
     assert starts(b) == 10
     b.clock.advance(3)
@@ -303,7 +253,7 @@ def test_a_clock_that_is_behind_gets_no_token_twice(rate: Callable[..., Bench]) 
     assert starts(b) == 0
 
 
-def test_a_clock_far_ahead_does_not_stop_a_limit(rate: Callable[..., Bench]) -> None:
+def test_a_clock_far_ahead_does_not_stop_a_limit(rate: MakeBench) -> None:
     b = rate(10, 10, 10)
     b.clock.advance(1e6)
     starts(b)
@@ -313,26 +263,12 @@ def test_a_clock_far_ahead_does_not_stop_a_limit(rate: Callable[..., Bench]) -> 
     assert starts(b) == 0
 
 
-@pytest.mark.parametrize("burst", [1, 5, 400])
-def test_a_change_of_a_rate_brings_no_tokens(rate: Callable[..., Bench], burst: int) -> None:
-    b = rate(100, 100, 40)
-    assert starts(b, 25) == 25
-
-    Limit.set(b.db, CALLS, rate=1, per=100, burst=burst)
-
-    assert Limit.open(b.db, CALLS).free == min(15, burst)
-    assert starts(b) == min(15, burst)
-
-
 def test_a_missing_burst_is_a_tenth_of_the_rate(still_db: Database) -> None:
     assert Limit.set(still_db, "a", rate=100, per=60).burst == 10
     assert Limit.set(still_db, "b", rate=3, per=60).burst == 1
 
 
-# Looks, and refusals.
-
-
-def test_an_explanation_names_the_limit_and_its_holders(slots: Callable[..., Bench]) -> None:
+def test_an_explanation_names_the_limit_and_its_holders(slots: MakeBench) -> None:
     b = slots(1)
     other = TaskQueue.create(b.db, "other", limits=[API])
     other.put(b.db, "x")
@@ -351,23 +287,14 @@ def test_an_explanation_names_the_limit_and_its_holders(slots: Callable[..., Ben
     assert b.queue.explain(b.db, b.put("z")).reached == found.reached
 
 
-def test_an_explanation_tells_when_the_next_token_comes(rate: Callable[..., Bench]) -> None:
+def test_an_explanation_tells_when_the_next_token_comes(rate: MakeBench) -> None:
     b = rate(1, 10, 1)
     assert starts(b) == 1
 
     found = b.queue.explain(b.db, b.put("x"))
 
     reason = next(reason for reason in found.reasons if reason.why == Why.LIMIT_REACHED)
-    assert reason.at is not None
     assert 9 < reason.at - b.clock.now() <= 10
-
-
-def test_a_list_has_all_limits(still_db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "LIMITS_READ_TOGETHER", 2)
-    for number in range(5):
-        Limit.set(still_db, f"limit {number}", slots=number + 1)
-
-    assert [found.slots for found in Limit.list(still_db)] == [1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize(
@@ -395,7 +322,7 @@ def test_numbers_that_make_no_limit_are_refused(still_db: Database, given: dict[
         Limit.open(still_db, API)
 
 
-def test_a_snapshot_is_no_transaction_of_a_limit(slots: Callable[..., Bench]) -> None:
+def test_a_snapshot_is_no_transaction_of_a_limit(slots: MakeBench) -> None:
     snapshot: Any = slots(1).db.create_transaction().snapshot
     calls: list[Callable[[], Any]] = [
         lambda: Limit.open(snapshot, API),
@@ -408,7 +335,7 @@ def test_a_snapshot_is_no_transaction_of_a_limit(slots: Callable[..., Bench]) ->
             call()
 
 
-def test_slots_do_not_become_a_rate(slots: Callable[..., Bench]) -> None:
+def test_slots_do_not_become_a_rate(slots: MakeBench) -> None:
     b = slots(1)
     Limit.set(b.db, CALLS, rate=1, per=1)
     with pytest.raises(InvalidArgument, match="has slots"):
@@ -424,11 +351,11 @@ def test_a_queue_needs_limits_that_exist(still_db: Database, names: Any) -> None
     assert [*fdbqueue.list_queues(still_db)] == []
 
 
-def test_a_queue_tells_its_limits(slots: Callable[..., Bench]) -> None:
+def test_a_queue_tells_its_limits(slots: MakeBench) -> None:
     assert slots(1).queue.options["limits"] == [API]
 
 
-def test_a_task_with_a_damaged_record_gives_its_slot_back(slots: Callable[..., Bench]) -> None:
+def test_a_task_with_a_damaged_record_gives_its_slot_back(slots: MakeBench) -> None:
     b = slots(1)
     b.put(1)
     b.put(2)
@@ -442,7 +369,7 @@ def test_a_task_with_a_damaged_record_gives_its_slot_back(slots: Callable[..., B
     assert sound(b.db)
 
 
-def test_a_task_that_no_process_can_decode_gives_its_slot_back(slots: Callable[..., Bench]) -> None:
+def test_a_task_that_no_process_can_decode_gives_its_slot_back(slots: MakeBench) -> None:
     b = slots(1)
     id_ = b.put("x")
     key = b.queue._shape.keys.task(id_bytes(id_))

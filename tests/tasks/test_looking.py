@@ -13,9 +13,8 @@ from fdbqueue.core.database import run
 from fdbqueue.core.errors import InvalidArgument
 from fdbqueue.core.page import every_page
 from fdbqueue.tasks import change
-from tests.tasks.support import Bench
-
-MakeBench = Callable[..., Bench]
+from tests.partitions.support import PARTITIONS, key_in
+from tests.tasks.support import MakeBench, SetLimits
 
 COUNT = 10
 LARGE_BYTES = 400
@@ -126,10 +125,8 @@ def test_more_items_than_a_page_may_have_are_listed(db: Database, space: Subspac
     assert [len(page) for page in pages] == [limits.BATCH_ITEMS_MAX] * 2
 
 
-def test_a_sweep_between_two_pages_loses_no_task_that_stays(
-    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "DUE_BATCH", 5)
+def test_a_sweep_between_two_pages_loses_no_task_that_stays(bench: MakeBench, set_limits: SetLimits) -> None:
+    set_limits(DUE_BATCH=5)
     b = bench("fifottl")
     early = [b.put(n) for n in range(4)]
     late = [b.put(n, delay=10) for n in range(5)]
@@ -138,6 +135,27 @@ def test_a_sweep_between_two_pages_loses_no_task_that_stays(
     b.sweep()
     rest = list(every_page(lambda after: b.queue.tasks(b.db, "r", 2, after=after or first.next)))
     assert [task.id for page in [first, *rest] for task in page] == [*early, *late]
+
+
+def test_the_end_of_a_due_task_hides_no_other_from_a_listing(bench: MakeBench, set_limits: SetLimits) -> None:
+    """One of the timers that stand among the ready tasks goes between two pages."""
+    set_limits(DUE_BATCH=2)
+    b = bench("fifottl")
+    ready, due = [b.put(n) for n in range(3)], [b.put(n, delay=1) for n in range(5)]
+    b.clock.advance(2)
+    first = run(b.db, lambda tr: b.queue.tasks(tr, "r", 1))
+    b.queue.delete(b.db, due[0])
+    rest = every_page(
+        lambda after: run(b.db, lambda tr: b.queue.tasks(tr, "r", 1, after=after or first.next))
+    )
+    assert sorted(task.id for task in chain(first, *rest)) == sorted(ready + due[1:])
+
+
+def test_pages_go_on_in_the_first_partition_that_has_tasks(db: Database, space: Subspace) -> None:
+    queue = TaskQueue.create(db, "q", "utube", partitions=PARTITIONS, root=space)
+    put = [queue.put(db, "x", key=key_in(partition)).id for partition in (2, 2, 2, 3, 3)]
+    pages = every_page(lambda after: queue.tasks(db, "r", 1, after=after))
+    assert [task.id for task in chain(*pages)] == put
 
 
 def test_a_snapshot_is_taken_in_pages(db: Database, space: Subspace) -> None:

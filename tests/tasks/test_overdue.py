@@ -23,9 +23,9 @@ from fdbqueue.core.sessions.session import own_session_of
 from fdbqueue.embedded import FDBError
 from fdbqueue.tasks.calls import Swept
 from tests.support import TIMED_OUT, IdleThread
-from tests.tasks.support import Bench, StillClock
+from tests.tasks.support import Bench, MakeBench, SetLimits, StillClock
+from tests.tasks.test_lasting_threads import fail_with
 
-MakeBench = Callable[..., Bench]
 KEYS = RootKeys(DEFAULT_ROOT)
 
 
@@ -47,7 +47,6 @@ def test_the_first_take_finds_the_tasks_of_the_dead(bench: MakeBench, timeout: f
     b = bench()
     dead_session(b)
     task = b.queue.take(other_process(b), timeout)
-    assert task is not None
     assert task.data == "held"
 
 
@@ -88,9 +87,9 @@ def test_a_take_that_finds_a_task_looks_for_no_overdue_session(
     assert b.take() is not None
 
 
-def test_one_take_of_no_patience_ends_one_batch(bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_take_of_no_patience_ends_one_batch(bench: MakeBench, set_limits: SetLimits) -> None:
     b = bench()
-    monkeypatch.setattr(limits, "DEAD_SESSIONS_MAX", 2)
+    set_limits(DEAD_SESSIONS_MAX=2)
     elsewhere = TaskQueue.create(b.db, "elsewhere")
     for queue in (elsewhere, elsewhere, b.queue):
         dead_session(b, queue)
@@ -181,8 +180,8 @@ def test_the_keeper_renews_its_sessions_in_a_long_sweep(
     run(b.db, lambda tr: own.ask(tr)())
 
 
-def test_a_drop_is_not_refused_for_the_dead(bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "DEAD_SESSIONS_MAX", 2)
+def test_a_drop_is_not_refused_for_the_dead(bench: MakeBench, set_limits: SetLimits) -> None:
+    set_limits(DEAD_SESSIONS_MAX=2)
     b = bench()
     for _ in range(5):
         dead_session(b)
@@ -224,9 +223,7 @@ def test_a_failing_end_of_the_dead_fails_no_take(
     b = bench()
     dead_session(b)
 
-    def refuse(*_: object) -> bool:
-        raise fdbqueue.errors.UnknownKind(kind="of tomorrow", known="fifo")
-
+    refuse = fail_with(fdbqueue.errors.UnknownKind(kind="of tomorrow", known="fifo"))
     monkeypatch.setattr("fdbqueue.core.sessions.ending._enders", lambda: [refuse])
     assert b.queue.take(other_process(b), 0) is None
     assert "of tomorrow" in caplog.text
@@ -301,20 +298,17 @@ def test_a_database_that_is_away_puts_off_no_end(bench: MakeBench, monkeypatch: 
     b = bench()
     dead_session(b)
 
-    def give_up(*_: object) -> None:
-        raise FDBError(TIMED_OUT)
-
     with monkeypatch.context() as patch:
-        patch.setattr(ending, "_begin_ends", give_up)
+        patch.setattr(ending, "_begin_ends", fail_with(FDBError(TIMED_OUT)))
         with pytest.raises(FDBError):
             end_the_dead(other_process(b), KEYS)
     end_the_dead(other_process(b), KEYS)
     assert b.counts("ready", "taken") == (1, 0)
 
 
-def test_a_sweep_goes_on_behind_damaged_entries(bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sweep_goes_on_behind_damaged_entries(bench: MakeBench, set_limits: SetLimits) -> None:
     """They fill a batch, and nothing clears them."""
-    monkeypatch.setattr(limits, "DEAD_SESSIONS_MAX", 2)
+    set_limits(DEAD_SESSIONS_MAX=2)
     b = bench()
     for junk in (b"\x01", b"\x02"):
         b.db[KEYS.beats_due.start + junk] = b""
@@ -346,9 +340,9 @@ def test_an_overdue_session_shares_no_sweeps(bench: MakeBench) -> None:
 
 @pytest.mark.parametrize("count", [1, 7])
 def test_a_queue_with_items_of_dead_proxies_is_not_empty(
-    bench: MakeBench, monkeypatch: pytest.MonkeyPatch, count: int
+    bench: MakeBench, set_limits: SetLimits, count: int
 ) -> None:
-    monkeypatch.setattr(limits, "DEAD_SESSIONS_MAX", 2)
+    set_limits(DEAD_SESSIONS_MAX=2)
     b = bench()
     for number in range(count):
         b.put(number)

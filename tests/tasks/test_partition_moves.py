@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fdbqueue import DeadLetters, Failure, Group, Session, TaskState, verify
+from fdbqueue import DeadLetters, Failure, Session, TaskState, verify
 from fdbqueue.core import limits
 from fdbqueue.core.database import run
 from fdbqueue.core.line.decision import Notice, Ticket
@@ -21,8 +21,8 @@ from fdbqueue.tasks.options import Draft, key_bytes
 from fdbqueue.tasks.repartition import Settling
 from fdbqueue.tasks.stored.key_counts import slug_of
 from fdbqueue.tasks.stored.records import LIVE_NAMES, Member, id_bytes, packed, record_of
-from tests.support import NOT_COMMITTED, begin, commit_code
-from tests.tasks.partitions import MakeBench, PartitionsBench, moving_key
+from tests.tasks.partitions import MakeParted, PartitionsBench, moving_key
+from tests.tasks.support import SetLimits
 from tests.tasks.test_callbacks import Told
 
 KEY = moving_key(1, 4)
@@ -34,7 +34,7 @@ def is_sound(b: PartitionsBench) -> bool:
     return verify(b.db, "bench", root=b.root).findings == ()
 
 
-def test_a_sweep_by_an_old_plan_follows_the_present_one(parted: MakeBench) -> None:
+def test_a_sweep_by_an_old_plan_follows_the_present_one(parted: MakeParted) -> None:
     b = parted("utubettl")
     other = b.other_process()
     b.put("later", key=KEY, delay=10)
@@ -65,7 +65,7 @@ def serve_dead_request(b: PartitionsBench, at_home: bool = False) -> None:
     run(b.db, serve)
 
 
-def test_a_partition_stays_while_a_task_of_it_lies_ready(parted: MakeBench) -> None:
+def test_a_partition_stays_while_a_task_of_it_lies_ready(parted: MakeParted) -> None:
     """The return of the task counts in that partition, which would have new counters by then."""
     b = parted("fifo", partitions=2)
     while (id_ := b.put("lost")) and b.places()[id_] == 0:
@@ -85,10 +85,10 @@ def test_a_partition_stays_while_a_task_of_it_lies_ready(parted: MakeBench) -> N
 @pytest.mark.parametrize("at_home", [False, True], ids=["wide", "home"])
 @pytest.mark.parametrize("notice_bytes", [limits.NOTICE_BYTES_MAX, 0], ids=["in", "beside"])
 def test_a_death_fails_no_attempt_that_lies_ready_for_a_call(
-    parted: MakeBench, monkeypatch: pytest.MonkeyPatch, notice_bytes: int, at_home: bool
+    parted: MakeParted, set_limits: SetLimits, notice_bytes: int, at_home: bool
 ) -> None:
     """No caller has received the task. Its lease lies in a notice, or beside one."""
-    monkeypatch.setattr(limits, "NOTICE_BYTES_MAX", notice_bytes)
+    set_limits(NOTICE_BYTES_MAX=notice_bytes)
     b = parted("fifo", partitions=2)
     b.session = Session(b.db, ttr=5, root=b.root)
     id_ = b.put("x")
@@ -102,7 +102,7 @@ def test_a_death_fails_no_attempt_that_lies_ready_for_a_call(
 
 
 @pytest.mark.commits_by_hand
-def test_a_withdrawal_by_an_old_plan_sets_the_flag(parted: MakeBench) -> None:
+def test_a_withdrawal_by_an_old_plan_sets_the_flag(parted: MakeParted) -> None:
     b = parted()
     other = b.other_process()
     calls, line = calls_of(other._database, other._shape), calls_of(b.db, b.queue._shape).source.line
@@ -127,7 +127,7 @@ def test_a_withdrawal_by_an_old_plan_sets_the_flag(parted: MakeBench) -> None:
     assert b.take().data == "x"
 
 
-def test_a_task_without_its_payload_stops_no_other(parted: MakeBench) -> None:
+def test_a_task_without_its_payload_stops_no_other(parted: MakeParted) -> None:
     """Its key has moved, so it joins another partition, with all that is left of it."""
     b = parted("utubettl")
     id_ = b.put(LARGE, key=KEY, delay=5)
@@ -141,7 +141,7 @@ def test_a_task_without_its_payload_stops_no_other(parted: MakeBench) -> None:
 
 
 @pytest.mark.parametrize("size", [10, 50_000, 900_000])
-def test_a_kick_into_another_partition_returns_the_data(parted: MakeBench, size: int) -> None:
+def test_a_kick_into_another_partition_returns_the_data(parted: MakeParted, size: int) -> None:
     b = parted("utubettl")
     id_ = b.put("x" * size, key=KEY)
     b.queue.bury(b.db, id_, failure=Failure("ValueError", "no"))
@@ -152,7 +152,7 @@ def test_a_kick_into_another_partition_returns_the_data(parted: MakeBench, size:
     assert b.take().data == "x" * size
 
 
-def test_a_restored_repartition_takes_all_its_steps_again(parted: MakeBench) -> None:
+def test_a_restored_repartition_takes_all_its_steps_again(parted: MakeParted) -> None:
     b = parted("utube")
     for number in range(2):
         b.put(number, key=KEY)
@@ -187,7 +187,7 @@ def definition_keys(b: PartitionsBench) -> list[bytes]:
     return [shape.registry.keys.definition(shape.name)]
 
 
-def test_an_excused_task_that_has_expired_holds_no_key(parted: MakeBench) -> None:
+def test_an_excused_task_that_has_expired_holds_no_key(parted: MakeParted) -> None:
     """It was buried in the old partition, and is ready for a moment on the way to its end."""
     b = parted("utubettl", ttl=20, ttr=5)
     b.put("old", key=KEY)
@@ -206,7 +206,7 @@ def test_an_excused_task_that_has_expired_holds_no_key(parted: MakeBench) -> Non
     assert b.take().data == "new"
 
 
-def test_a_damaged_state_of_a_held_key_holds_no_longer(parted: MakeBench) -> None:
+def test_a_damaged_state_of_a_held_key_holds_no_longer(parted: MakeParted) -> None:
     b = parted("utube")
     b.put(0, key=KEY)
     first = b.take()
@@ -222,7 +222,7 @@ def test_a_damaged_state_of_a_held_key_holds_no_longer(parted: MakeBench) -> Non
 
 
 @pytest.mark.commits_by_hand
-def test_a_callback_hears_of_a_task_that_changes_its_partition(parted: MakeBench) -> None:
+def test_a_callback_hears_of_a_task_that_changes_its_partition(parted: MakeParted) -> None:
     b, told = parted("utubettl"), Told()
     b.put(LARGE, key=KEY, delay=5)
     b.repartition(4)
@@ -234,25 +234,8 @@ def test_a_callback_hears_of_a_task_that_changes_its_partition(parted: MakeBench
     assert told.events[0][0] == LARGE
 
 
-def test_a_member_that_changes_its_partition_has_not_ended(parted: MakeBench) -> None:
-    b = parted("utubettl")
-    of = Group.create(b.db, root=b.root)
-    id_ = of.put(b.db, b.queue, "x", key=KEY, delay=5).id
-    of.close(b.db)
-    b.repartition(4)
-    b.clock.advance(6)
-    task = b.take()
-    assert b.places() == {id_: home_of(key_bytes(KEY), 4)}
-    found = of.progress(b.db)
-    assert (found.failed, found.left, found.total) == (0, 1, 1)
-    b.queue.ack(b.db, task)
-    found = of.progress(b.db)
-    assert (found.done, found.left, found.total) == (1, 0, 1)
-    assert is_sound(b)
-
-
 @pytest.mark.parametrize("state", ["delayed", "buried"])
-def test_large_tasks_join_other_partitions_one_by_one(parted: MakeBench, state: str) -> None:
+def test_large_tasks_join_other_partitions_one_by_one(parted: MakeParted, state: str) -> None:
     """All of them would not fit into one transaction."""
     b = parted("utubettl")
     ids = [b.put("x" * 900_000, key=KEY, delay=5 if state == "delayed" else 0) for _ in range(13)]
@@ -270,9 +253,7 @@ def test_large_tasks_join_other_partitions_one_by_one(parted: MakeBench, state: 
     assert b.take() is not None
 
 
-def test_a_sweep_moves_large_tasks_out_of_one_partition(
-    parted: MakeBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sweep_moves_large_tasks_out_of_one_partition(parted: MakeParted, set_limits: SetLimits) -> None:
     """The bytes of all partitions share the bound of a transaction."""
     b = parted("fifottl", partitions=4)
     for _ in range(4):
@@ -280,14 +261,14 @@ def test_a_sweep_moves_large_tasks_out_of_one_partition(
     assert {*b.places().values()} == {0, 1, 2, 3}
     b.repartition(1)
     b.clock.advance(6)
-    monkeypatch.setattr(limits, "MOVED_BYTES_MAX", len(LARGE))
+    set_limits(MOVED_BYTES_MAX=len(LARGE))
     run(b.db, calls_of(b.db, b.queue._shape).parts.tidy)
     assert b.counts("ready", "delayed") == (2, 2)
     b.settle()
     assert b.counts("ready", "delayed") == (4, 0)
 
 
-def test_large_tasks_of_several_partitions_are_kicked_together(parted: MakeBench) -> None:
+def test_large_tasks_of_several_partitions_are_kicked_together(parted: MakeParted) -> None:
     """All of them would not fit into one transaction."""
     b = parted(partitions=16)
     for _ in range(16):
@@ -297,19 +278,19 @@ def test_large_tasks_of_several_partitions_are_kicked_together(parted: MakeBench
     assert b.counts("ready", "buried") == (16, 0)
 
 
-def test_a_move_counts_the_bytes_of_failures(parted: MakeBench, monkeypatch: Any) -> None:
+def test_a_move_counts_the_bytes_of_failures(parted: MakeParted, set_limits: SetLimits) -> None:
     b = parted("utube")
     for _ in range(5):
         b.queue.bury(b.db, b.put("x", key=KEY), failure=Failure("E"))
     b.repartition(4)
-    monkeypatch.setattr(limits, "MOVED_BYTES_MAX", 34_000)  # a failure counts as 12,000, a record as 2,000
+    set_limits(MOVED_BYTES_MAX=34_000)  # a failure counts as 12,000, a record as 2,000
     letters, parts = DeadLetters.open(b.db, "bench", root=b.root), calls_of(b.db, b.queue._shape).parts
     kick = partial(parts.all_within, verb=partial(verbs.kick_in_all, count=5))
     assert (letters.kick_some(b.db)[0], run(b.db, kick)[0], b.queue.kick(b.db, 5)) == (2, 2, 1)
     assert [len(b.queue.failures(b.db, id_)) for id_ in b.places()] == [1] * 5
 
 
-def test_a_move_counts_the_groups_of_a_task(parted: MakeBench) -> None:
+def test_a_move_counts_the_groups_of_a_task(parted: MakeParted) -> None:
     """Each has keys of its own, with the name of the queue."""
     b = parted("fifottl")
     record = record_of(bytes(b.db[b.queue._shape.keys.task(id_bytes(b.put("x")))]))
@@ -318,9 +299,7 @@ def test_a_move_counts_the_groups_of_a_task(parted: MakeBench) -> None:
 
 
 @pytest.mark.parametrize("part", ["steps", "failures before a kick"])
-def test_a_move_counts_the_bytes_of_all_parts(
-    parted: MakeBench, monkeypatch: pytest.MonkeyPatch, part: str
-) -> None:
+def test_a_move_counts_the_bytes_of_all_parts(parted: MakeParted, set_limits: SetLimits, part: str) -> None:
     b = parted("utube")
     letters, parts = DeadLetters.open(b.db, "bench", root=b.root), calls_of(b.db, b.queue._shape).parts
     for _ in range(4):
@@ -334,12 +313,12 @@ def test_a_move_counts_the_bytes_of_all_parts(
             task = b.take()
         b.queue.bury(b.db, task)
     b.repartition(4)
-    monkeypatch.setattr(limits, "MOVED_BYTES_MAX", 34_000)
+    set_limits(MOVED_BYTES_MAX=34_000)
     kick = partial(parts.all_within, verb=partial(verbs.kick_in_all, count=4))
     assert [run(b.db, kick)[0] for _ in range(2)] == [2, 2]
 
 
-def test_a_task_that_expires_in_a_sweep_holds_no_key(parted: MakeBench) -> None:
+def test_a_task_that_expires_in_a_sweep_holds_no_key(parted: MakeParted) -> None:
     """A task of its key joins the new partition in the same sweep. Another key keeps the change open."""
     b = parted("utubettl", partitions=2)
     key = moving_key(2, 4)
@@ -355,7 +334,7 @@ def test_a_task_that_expires_in_a_sweep_holds_no_key(parted: MakeBench) -> None:
     assert is_sound(b)
 
 
-def test_a_take_in_a_transaction_sweeps_every_partition(parted: MakeBench) -> None:
+def test_a_take_in_a_transaction_sweeps_every_partition(parted: MakeParted) -> None:
     """Each but the last has one task, which has expired."""
     b = parted(partitions=32)
     for number in range(32):
@@ -366,7 +345,7 @@ def test_a_take_in_a_transaction_sweeps_every_partition(parted: MakeBench) -> No
     assert run(b.db, lambda tr: b.queue.take(tr, session=b.session)).data == "due"
 
 
-def test_a_task_for_a_dead_request_comes_back_beside_a_backlog(parted: MakeBench) -> None:
+def test_a_task_for_a_dead_request_comes_back_beside_a_backlog(parted: MakeParted) -> None:
     """It lies ready in the line of all partitions, where no take at a home passes."""
     b = parted("fifo", partitions=4)
     b.put("lost")
@@ -377,7 +356,7 @@ def test_a_task_for_a_dead_request_comes_back_beside_a_backlog(parted: MakeBench
     assert b.counts("ready", "taken") == (41, 0)
 
 
-def test_a_damaged_counter_holds_a_repartition_until_mended(parted: MakeBench) -> None:
+def test_a_damaged_counter_holds_a_repartition_until_mended(parted: MakeParted) -> None:
     b = parted("utube", partitions=1)
     b.put("old", key=KEY)
     counts = b.queue._shape.discipline.counts.counts_key(slug_of(key_bytes(KEY)))
@@ -393,26 +372,9 @@ def test_a_damaged_counter_holds_a_repartition_until_mended(parted: MakeBench) -
     assert is_sound(b)
 
 
-def test_a_put_conflicts_with_the_end_that_frees_its_key(parted: MakeBench) -> None:
-    """The key has no task in its new partition, so the end has none to make available."""
-    b = parted("utube")
-    b.put("old", key=KEY)
-    old = b.take()
-    b.repartition(4)
-    b.queue.delete(b.db, b.put("gone", key=KEY))
-    end, put = begin(b.db), begin(b.db)
-    b.queue.ack(end, old, session=b.session)
-    b.queue.put(put, "new", key=KEY)
-    assert (commit_code(put), commit_code(end)) == (0, NOT_COMMITTED)
-    b.queue.ack(b.db, old)
-    assert b.take().data == "new"
-
-
-def test_a_key_beyond_the_first_page_holds_a_repartition(
-    parted: MakeBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_key_beyond_the_first_page_holds_a_repartition(parted: MakeParted, set_limits: SetLimits) -> None:
     """The walk over the task keys goes on behind a full page."""
-    monkeypatch.setattr(limits, "KEYS_LOOKED_AT_MAX", 1)
+    set_limits(KEYS_LOOKED_AT_MAX=1)
     b, stays, moves = parted("utube"), 1, 7
     assert [home_of(key_bytes(key), 4) for key in (stays, moves)] == [0, 2]
     for key in (stays, moves):
@@ -428,7 +390,7 @@ def test_a_key_beyond_the_first_page_holds_a_repartition(
 
 
 @pytest.mark.parametrize("given", ["a database", "a transaction"])
-def test_a_put_after_a_task_that_it_moves_waits_for_it(parted: MakeBench, given: str) -> None:
+def test_a_put_after_a_task_that_it_moves_waits_for_it(parted: MakeParted, given: str) -> None:
     """The queue is full, so the put sweeps: a task expires, and the delay of the other one is over."""
     b = parted("fair", capacity=2)
     first = b.put("first", key=KEY, delay=5)
@@ -449,7 +411,7 @@ def test_a_put_after_a_task_that_it_moves_waits_for_it(parted: MakeBench, given:
 
 
 def test_a_put_after_a_task_that_expires_meanwhile_does_not_wait(
-    parted: MakeBench, monkeypatch: pytest.MonkeyPatch
+    parted: MakeParted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its sweep, which makes room, is later than its look at the task."""
     b = parted("fair", capacity=1, partitions=2)

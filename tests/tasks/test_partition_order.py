@@ -2,14 +2,13 @@
 
 from collections.abc import Iterator
 from functools import partial
-from itertools import groupby, product
+from itertools import groupby
 from typing import Any
 
 import pytest
 
 import fdbqueue
 from fdbqueue import Database, Session, Task, TaskQueue
-from fdbqueue.core import limits
 from fdbqueue.core.database import run
 from fdbqueue.core.partitions import home_of
 from fdbqueue.tasks import verbs
@@ -18,8 +17,9 @@ from fdbqueue.tasks.options import key_bytes
 from fdbqueue.tasks.repartition import Settling
 from fdbqueue.tasks.stored.keyed import Keyed
 from fdbqueue.tasks.stored.records import id_bytes, partition_of
-from tests.support import NOT_COMMITTED, begin, commit_code, wait_until
-from tests.tasks.partitions import MakeBench, PartitionsBench, moving_key
+from tests.support import wait_until
+from tests.tasks.partitions import MakeParted, PartitionsBench, moving_key
+from tests.tasks.support import SetLimits
 from tests.tasks.trips import Trips, trips_of
 
 COUNT = 4
@@ -39,7 +39,7 @@ def put_into(task: Task) -> int:
 
 
 @pytest.mark.parametrize("kind", ["fifo", "fifottl"])
-def test_tasks_without_a_key_are_in_order_in_a_partition(parted: MakeBench, kind: str) -> None:
+def test_tasks_without_a_key_are_in_order_in_a_partition(parted: MakeParted, kind: str) -> None:
     b = parted(kind, partitions=COUNT)
     b.put_each(range(40))
     found = by_partition(taken(b))
@@ -47,24 +47,8 @@ def test_tasks_without_a_key_are_in_order_in_a_partition(parted: MakeBench, kind
     assert [len(few) for few in found] == [10] * COUNT
 
 
-def test_priorities_come_first_within_a_partition(parted: MakeBench) -> None:
-    b = parted("fifottl", partitions=COUNT)
-    for pri, number in product((2, 1), range(8)):
-        b.put([pri, number], pri=pri)
-    found = by_partition(taken(b))
-    assert found == [sorted(few) for few in found]
-
-
-def test_a_task_that_comes_back_has_its_old_place(parted: MakeBench) -> None:
-    b = parted("fifo", partitions=2)
-    b.put_each(range(8))
-    first = b.take()
-    b.queue.release(b.db, first)
-    assert first.data in [few[0] for few in by_partition(taken(b))]
-
-
 @pytest.mark.parametrize("kind", ["fifottl", "utubettl", "fair"])
-def test_tasks_from_other_partitions_come_first_in_turn(parted: MakeBench, kind: str) -> None:
+def test_tasks_from_other_partitions_come_first_in_turn(parted: MakeParted, kind: str) -> None:
     """A key in partition 3, then in 1, and at the end in 0, has delayed tasks of each."""
     b, key = parted(kind, partitions=1), key_through(4, 2, 1)
     of_key = {"key": key} if b.keyed else {}
@@ -95,7 +79,7 @@ def key_through(*counts: int) -> int:
     )
 
 
-def test_a_key_that_is_let_go_begins_in_the_next_round(parted: MakeBench) -> None:
+def test_a_key_that_is_let_go_begins_in_the_next_round(parted: MakeParted) -> None:
     b = parted("fair")
     other = next(n for n in range(99) if n != KEY and home_of(key_bytes(n), 4) == home_of(key_bytes(KEY), 4))
     b.put("old", key=KEY)
@@ -109,21 +93,9 @@ def test_a_key_that_is_let_go_begins_in_the_next_round(parted: MakeBench) -> Non
     assert b.taken_data() == [1, "new", 2]
 
 
-def test_a_put_conflicts_with_an_end_that_has_freed_its_key(parted: MakeBench) -> None:
-    """Nothing would let go of the key behind the last pass of the repartition."""
-    b = parted("utube")
-    b.put("old", key=KEY)
-    old = b.take()
-    b.repartition(4)
-    put = begin(b.db)
-    b.queue.put(put, "new", key=KEY)
-    b.queue.ack(b.db, old)
-    assert commit_code(put) == NOT_COMMITTED
-
-
-def test_the_passes_of_the_next_plan_see_all_keys(parted: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_passes_of_the_next_plan_see_all_keys(parted: MakeParted, set_limits: SetLimits) -> None:
     """Another process has finished the plan before, in the middle of a pass of this one."""
-    monkeypatch.setattr(limits, "KEYS_LOOKED_AT_MAX", 1)
+    set_limits(KEYS_LOOKED_AT_MAX=1)
     b, (early, late) = parted("utube"), keys_of_a_pass()
     settling = Settling(calls_of(b.db, b.queue._shape).parts, b.clock.monotonic)
     b.put("late", key=late)
@@ -150,7 +122,7 @@ def keys_of_a_pass() -> tuple[int, int]:
     return early, next(key for key in range(early + 1, 99) if homes[key] == (0, 0))
 
 
-def test_a_held_key_with_a_damaged_state_is_let_go(parted: MakeBench) -> None:
+def test_a_held_key_with_a_damaged_state_is_let_go(parted: MakeParted) -> None:
     """Its last task in the old partition is set aside, and lets go of none."""
     b = parted("utube")
     old = b.put("old", key=KEY)
@@ -166,7 +138,7 @@ def test_a_held_key_with_a_damaged_state_is_let_go(parted: MakeBench) -> None:
     assert b.take().data == "new"
 
 
-def test_a_task_with_an_excused_burial_joins_its_new_partition(parted: MakeBench) -> None:
+def test_a_task_with_an_excused_burial_joins_its_new_partition(parted: MakeParted) -> None:
     """Ready in its old one, it would be taken beside another task of its key."""
     b = parted("utubettl", ttr=5)
     old = b.put("old", key=KEY)

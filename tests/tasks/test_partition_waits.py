@@ -14,7 +14,7 @@ from fdbqueue.core.sessions.session import own_session_of
 from fdbqueue.tasks.stored.records import id_bytes
 from tests.partitions.support import key_in
 from tests.support import becomes_ready
-from tests.tasks.partitions import MakeBench
+from tests.tasks.partitions import MakeParted
 from tests.tasks.support import StillClock
 from tests.tasks.test_groups_sweeps import settle
 from tests.tasks.test_poison import spoil_records
@@ -42,7 +42,7 @@ def clock() -> Meanwhile:
 
 @pytest.mark.parametrize("kind", ["fifo", "utube", "bag"])
 def test_a_take_beside_unreadable_tasks_is_woken_at_once(
-    parted: MakeBench, clock: Meanwhile, kind: str
+    parted: MakeParted, clock: Meanwhile, kind: str
 ) -> None:
     b = parted(kind, partitions=PARTITIONS)
     for number in range(9):
@@ -57,7 +57,7 @@ def test_a_take_beside_unreadable_tasks_is_woken_at_once(
 @pytest.mark.parametrize("partition", range(PARTITIONS))
 @pytest.mark.parametrize("end", ["delete", "truncate", "damage"])
 def test_a_put_that_waits_for_room_is_woken_at_once(
-    parted: MakeBench, clock: Meanwhile, partition: int, end: str
+    parted: MakeParted, clock: Meanwhile, partition: int, end: str
 ) -> None:
     b = parted("limfifottl", partitions=PARTITIONS, capacity=PARTITIONS)
     [id_] = [id_ for id_ in b.put_each(range(PARTITIONS)) if b.places()[id_] == partition]
@@ -70,24 +70,27 @@ def test_a_put_that_waits_for_room_is_woken_at_once(
     assert clock.now() == began
 
 
+@pytest.mark.parametrize("of", ["items", "tasks"])
 @pytest.mark.parametrize("partitions", [1, PARTITIONS])
-def test_a_repartition_prolongs_no_wait(parted: MakeBench, clock: Meanwhile, partitions: int) -> None:
+def test_a_repartition_prolongs_no_wait(
+    parted: MakeParted, clock: Meanwhile, partitions: int, of: str
+) -> None:
     """A wait that began without partitions goes on with them, for the rest of its time."""
-    b = parted()
+    b = parted(partitions=partitions)
     queue = Queue.named(b.db, "items", partitions=partitions, root=b.root)
 
     def repartition() -> None:
         clock.advance(59)
-        queue.repartition(b.db, 3)
+        (queue if of == "items" else b.queue).repartition(b.db, 3)
 
     clock.meanwhile, began = repartition, clock.now()
-    assert queue.dequeue(b.db, timeout=60) is None
+    assert (queue.dequeue(b.db, timeout=60) if of == "items" else b.take(60)) is None
     assert 60 <= clock.now() - began < 61
 
 
 @pytest.mark.parametrize("partitions", [1, PARTITIONS])
 def test_a_take_is_woken_by_a_task_that_a_group_starts(
-    parted: MakeBench, clock: Meanwhile, partitions: int
+    parted: MakeParted, clock: Meanwhile, partitions: int
 ) -> None:
     """The end of the task before it was earlier, and rings no more."""
     b = parted("fifo", partitions=partitions)
@@ -101,7 +104,7 @@ def test_a_take_is_woken_by_a_task_that_a_group_starts(
 
 
 @pytest.mark.parametrize("partitions", [1, PARTITIONS])
-def test_an_end_of_waits_ends_a_take_at_once(parted: MakeBench, clock: Meanwhile, partitions: int) -> None:
+def test_an_end_of_waits_ends_a_take_at_once(parted: MakeParted, clock: Meanwhile, partitions: int) -> None:
     b = parted("fifo", partitions=partitions)
     clock.meanwhile = lambda: b.queue.end_waits(b.db, session=b.session)
     began = clock.now()
@@ -109,7 +112,7 @@ def test_an_end_of_waits_ends_a_take_at_once(parted: MakeBench, clock: Meanwhile
     assert clock.now() == began
 
 
-def test_a_take_in_a_paused_queue_is_woken_by_its_resume(parted: MakeBench, clock: Meanwhile) -> None:
+def test_a_take_in_a_paused_queue_is_woken_by_its_resume(parted: MakeParted, clock: Meanwhile) -> None:
     b = parted("fifo", partitions=PARTITIONS)
     b.put("x")
     b.queue.pause(b.db)
@@ -123,7 +126,7 @@ def made(b: Any, **options: Any) -> Queue:
     return Queue.named(b.db, "items", partitions=PARTITIONS, root=b.root, **options)
 
 
-def test_a_dequeue_beside_unreadable_values_is_woken_at_once(parted: MakeBench, clock: Meanwhile) -> None:
+def test_a_dequeue_beside_unreadable_values_is_woken_at_once(parted: MakeParted, clock: Meanwhile) -> None:
     b = parted()
     queue, typed = made(b), made(b, type=int)
     for _ in range(PARTITIONS):
@@ -135,7 +138,7 @@ def test_a_dequeue_beside_unreadable_values_is_woken_at_once(parted: MakeBench, 
 
 
 @pytest.mark.parametrize("has_unreadable", [False, True])
-def test_a_holder_is_woken_at_once(parted: MakeBench, clock: Meanwhile, has_unreadable: bool) -> None:
+def test_a_holder_is_woken_at_once(parted: MakeParted, clock: Meanwhile, has_unreadable: bool) -> None:
     """Flags of empty partitions are there: their values have been dequeued at the homes."""
     b = parted()
     queue, typed = made(b), made(b, type=int)
@@ -156,21 +159,8 @@ def test_a_holder_is_woken_at_once(parted: MakeBench, clock: Meanwhile, has_unre
     assert holder.hold(1) == [7]
 
 
-@pytest.mark.parametrize("partitions", [1, PARTITIONS])
-def test_a_repartition_prolongs_no_take(parted: MakeBench, clock: Meanwhile, partitions: int) -> None:
-    b = parted(partitions=partitions)
-
-    def repartition() -> None:
-        clock.advance(59)
-        b.repartition(3)
-
-    clock.meanwhile, began = repartition, clock.now()
-    assert b.take(60) is None
-    assert 60 <= clock.now() - began < 61
-
-
 @pytest.mark.parametrize("partition", range(PARTITIONS))
-def test_a_take_wakes_for_the_first_due_task_of_any_partition(parted: MakeBench, partition: int) -> None:
+def test_a_take_wakes_for_the_first_due_task_of_any_partition(parted: MakeParted, partition: int) -> None:
     b = parted("utubettl", partitions=PARTITIONS)
     for number in range(PARTITIONS):
         b.put(number, key=key_in(number, PARTITIONS), delay=0.25 if number == partition else 0.75)
@@ -180,7 +170,7 @@ def test_a_take_wakes_for_the_first_due_task_of_any_partition(parted: MakeBench,
 
 
 def test_a_take_in_a_transaction_goes_past_a_home_that_has_gone(
-    parted: MakeBench, monkeypatch: pytest.MonkeyPatch
+    parted: MakeParted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     b = parted("fifottl", partitions=4)
     b.repartition(1)
@@ -188,11 +178,10 @@ def test_a_take_in_a_transaction_goes_past_a_home_that_has_gone(
     b.put(0)
     monkeypatch.setattr("fdbqueue.core.line.wide.Homes.next", lambda *_: 3)
     task = run(b.db, lambda tr: b.queue.take(tr, session=b.session))
-    assert task is not None
     assert task.data == 0
 
 
-def test_the_end_of_the_own_session_ends_no_wait(parted: MakeBench, clock: Meanwhile) -> None:
+def test_the_end_of_the_own_session_ends_no_wait(parted: MakeParted, clock: Meanwhile) -> None:
     """The home of the dead session was empty."""
     b = parted("fifottl", partitions=PARTITIONS)
     root = b.queue._shape.root
@@ -203,5 +192,4 @@ def test_the_end_of_the_own_session_ends_no_wait(parted: MakeBench, clock: Meanw
 
     clock.meanwhile = die
     found = b.queue.take(b.db, 8)
-    assert found is not None
     assert found.data == "work"

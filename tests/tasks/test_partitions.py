@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from fdbqueue import Database, DeadLetters, Failure, QueueFull, Session, TaskQueue, verify
-from fdbqueue.core import limits
+from fdbqueue import Database, QueueFull, Session, TaskQueue, verify
 from fdbqueue.core.database import run
 from fdbqueue.core.errors import InvalidArgument, QueueBusy, QueueNotFound
 from fdbqueue.core.partitions import home_of
@@ -18,17 +17,15 @@ from fdbqueue.tasks.repartition import Settling
 from fdbqueue.tasks.stored.records import id_bytes, partition_of
 from tests.partitions.support import key_in
 from tests.support import NOT_COMMITTED, begin, commit_code
-from tests.tasks.partitions import MakeBench
+from tests.tasks.partitions import MakeParted
+from tests.tasks.support import SetLimits
 
 KINDS = ("fifottl", "utube", "fair", "bag")
 KEYED = ("utube", "utubettl", "fair")
 
 
-# Numbers.
-
-
 @pytest.mark.parametrize("count", [0, -1, 257, 1.5, "4", True])
-def test_a_bad_number_is_refused_and_changes_nothing(parted: MakeBench, count: Any) -> None:
+def test_a_bad_number_is_refused_and_changes_nothing(parted: MakeParted, count: Any) -> None:
     b = parted(partitions=2)
     before = b.contents()
     with pytest.raises(InvalidArgument):
@@ -41,7 +38,7 @@ def test_a_bad_number_is_refused_and_changes_nothing(parted: MakeBench, count: A
 
 
 @pytest.mark.commits_by_hand
-def test_256_partitions_work(parted: MakeBench) -> None:
+def test_256_partitions_work(parted: MakeParted) -> None:
     b = parted(partitions=256)
     ids = b.put_each(range(300))
     assert {partition_of(id_bytes(id_)) for id_ in ids} == set(range(256))
@@ -51,7 +48,7 @@ def test_256_partitions_work(parted: MakeBench) -> None:
     assert sorted(taken) == list(range(300))
 
 
-def test_a_kick_does_not_conflict_with_a_change_elsewhere(parted: MakeBench) -> None:
+def test_a_kick_does_not_conflict_with_a_change_elsewhere(parted: MakeParted) -> None:
     """It kicks a task of the first partition that has one, and has looked at both."""
     b = parted(partitions=2)
     ids = sorted(b.put_each(range(4)), key=lambda id_: partition_of(id_bytes(id_)))
@@ -63,7 +60,7 @@ def test_a_kick_does_not_conflict_with_a_change_elsewhere(parted: MakeBench) -> 
     assert commit_code(tr) == 0
 
 
-def test_the_present_number_changes_nothing(parted: MakeBench) -> None:
+def test_the_present_number_changes_nothing(parted: MakeParted) -> None:
     b = parted(partitions=4)
     before = b.contents()
     assert b.repartition(4).is_finished
@@ -71,7 +68,7 @@ def test_the_present_number_changes_nothing(parted: MakeBench) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_queue_without_partitions_keeps_its_keys(parted: MakeBench, kind: str) -> None:
+def test_a_queue_without_partitions_keeps_its_keys(parted: MakeParted, kind: str) -> None:
     b = parted(kind)
     b.put_each(range(9))
     b.queue.bury(b.db, b.take())
@@ -82,11 +79,8 @@ def test_a_queue_without_partitions_keeps_its_keys(parted: MakeBench, kind: str)
     assert "partitions" not in b.queue.options or b.queue.options["partitions"] in (None, 1)
 
 
-# Routing.
-
-
 @pytest.mark.parametrize("kind", KEYED)
-def test_the_tasks_of_a_key_lie_in_one_partition(parted: MakeBench, kind: str) -> None:
+def test_the_tasks_of_a_key_lie_in_one_partition(parted: MakeParted, kind: str) -> None:
     b = parted(kind, partitions=4)
     for key in range(20):
         ids = [b.put(key, key=key) for _ in range(3)]
@@ -94,29 +88,14 @@ def test_the_tasks_of_a_key_lie_in_one_partition(parted: MakeBench, kind: str) -
     assert set(b.places().values()) == {0, 1, 2, 3}
 
 
-def test_tasks_that_are_put_together_stay_together(parted: MakeBench) -> None:
+def test_tasks_that_are_put_together_stay_together(parted: MakeParted) -> None:
     b = parted(partitions=4)
     tasks = b.queue.put_many(b.db, range(9))
     assert len({b.places()[task.id] for task in tasks}) == 1
     assert b.taken_data() == list(range(9))
 
 
-@pytest.mark.parametrize("kind", KEYED)
-def test_each_caller_of_a_shared_put_gets_its_own_task(parted: MakeBench, kind: str) -> None:
-    """The tasks of the callers go to several partitions."""
-    b = parted(kind, partitions=4)
-    drafts = [b.queue._draft(key, {"key": key}) for key in range(9)]
-    items, random = [(draft, 0) for draft in drafts], bytes(limits.RANDOM_SUFFIX_BYTES)
-    calls = calls_of(b.db, b.queue._shape)
-    tasks = run(b.db, lambda tr: calls._put_all(tr, items, random))
-    assert len(set(b.places().values())) > 1
-    assert [task.data for task in tasks] == list(range(9))
-
-
-# Taking.
-
-
-def test_a_take_elsewhere_conflicts_with_no_put_at_home(parted: MakeBench) -> None:
+def test_a_take_elsewhere_conflicts_with_no_put_at_home(parted: MakeParted) -> None:
     """The home is empty, and proves nothing: the other partition has the task."""
     b = parted("utube", partitions=2)
     b.put_each(range(9))
@@ -132,7 +111,7 @@ def test_a_take_elsewhere_conflicts_with_no_put_at_home(parted: MakeBench) -> No
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_nothing_is_proven_over_all_partitions(parted: MakeBench, kind: str) -> None:
+def test_nothing_is_proven_over_all_partitions(parted: MakeParted, kind: str) -> None:
     """A put anywhere conflicts with the answer, before the flags are cleared, and after."""
     b = parted(kind, partitions=8)
     b.put_each(range(16))
@@ -146,41 +125,14 @@ def test_nothing_is_proven_over_all_partitions(parted: MakeBench, kind: str) -> 
         assert b.take().data == 100 + number
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.commits_by_hand
-def test_no_ready_task_is_without_a_flag(parted: MakeBench, kind: str) -> None:
-    b = parted(kind, partitions=4)
-    for number in range(12):
-        b.put_each([number, 100 + number])
-        assert all(part.may_be_ready for part in b.queue.partitions(b.db) if part.ready)
-        assert b.take() is not None
-        if number % 3 == 0:
-            assert len(b.taken_data()) > 0
-            assert not any(part.may_be_ready for part in b.queue.partitions(b.db))
-
-
-def test_a_put_conflicts_with_the_clear_of_its_flag(parted: MakeBench) -> None:
-    b = parted(partitions=2)
-    b.put_each(range(2))
-    assert {b.take().data for _ in range(2)} == {0, 1}
-    puts = [begin(b.db) for _ in range(2)]
-    for tr in puts:
-        b.queue.put(tr, "x")  # in each partition one: both have seen its flag
-    assert b.take() is None  # it clears the flags
-    assert [commit_code(tr) for tr in puts] == [NOT_COMMITTED] * 2
-
-
-# Verbs about many tasks, and numbers.
-
-
-def test_a_truncate_in_steps_empties_all_partitions(parted: MakeBench) -> None:
+def test_a_truncate_in_steps_empties_all_partitions(parted: MakeParted) -> None:
     b = parted(partitions=4)
     b.put_each(range(12))
     assert [b.queue.truncate_some(b.db, 5) for _ in range(4)] == [5, 5, 2, 0]
     assert b.counts("total") == (0,)
 
 
-def test_a_drop_sees_all_partitions_and_leaves_no_key(parted: MakeBench) -> None:
+def test_a_drop_sees_all_partitions_and_leaves_no_key(parted: MakeParted) -> None:
     b = parted(partitions=4)
     b.put_each(range(4))
     held = [b.take() for _ in range(4)]
@@ -192,10 +144,7 @@ def test_a_drop_sees_all_partitions_and_leaves_no_key(parted: MakeBench) -> None
     assert b.contents() == {}
 
 
-# Sessions.
-
-
-def test_a_process_that_ends_a_session_first_uses_all_partitions(parted: MakeBench) -> None:
+def test_a_process_that_ends_a_session_first_uses_all_partitions(parted: MakeParted) -> None:
     """Ending a session in partition 1 is its first use of the queue."""
     b = parted("fifottl", partitions=2)
     b.put_each([0, 1])
@@ -207,11 +156,10 @@ def test_a_process_that_ends_a_session_first_uses_all_partitions(parted: MakeBen
 
 
 def test_the_end_of_many_sessions_asks_for_few_ranges_at_once(
-    parted: MakeBench, monkeypatch: pytest.MonkeyPatch
+    parted: MakeParted, set_limits: SetLimits
 ) -> None:
     """A transaction lives for five seconds: it cannot ask each partition for each session."""
-    monkeypatch.setattr(limits, "TAKEN_READ_MAX", 1)
-    monkeypatch.setattr(limits, "HOLDINGS_ASKED_MAX", 12)
+    set_limits(TAKEN_READ_MAX=1, HOLDINGS_ASKED_MAX=12)
     b = parted("fifottl", partitions=8)
     b.put_each(range(8))
     sessions = [Session(b.db, ttr=60) for _ in range(5)]
@@ -247,21 +195,8 @@ class Asking:
         return getattr(self._tr, name)
 
 
-# Capacity.
-
-
-def test_concurrent_puts_never_exceed_the_capacity(parted: MakeBench) -> None:
-    b = parted("limfifottl", capacity=10, partitions=4)
-    puts = [begin(b.db) for _ in range(30)]
-    for tr in puts:
-        b.queue.put(tr, "x")
-    committed = [commit_code(tr) for tr in puts].count(0)
-    assert committed <= 10
-    assert b.counts("total") == (committed,)
-
-
 @pytest.mark.parametrize("partitions", [1, 2])
-def test_a_put_of_more_than_the_capacity_does_not_wait(parted: MakeBench, partitions: int) -> None:
+def test_a_put_of_more_than_the_capacity_does_not_wait(parted: MakeParted, partitions: int) -> None:
     """There can never be room for it."""
     b = parted("limfifottl", capacity=2, partitions=partitions)
     began = b.clock.now()
@@ -270,7 +205,7 @@ def test_a_put_of_more_than_the_capacity_does_not_wait(parted: MakeBench, partit
     assert b.clock.now() == began
 
 
-def test_a_put_that_waits_for_room_gives_up_in_time(parted: MakeBench) -> None:
+def test_a_put_that_waits_for_room_gives_up_in_time(parted: MakeParted) -> None:
     b = parted("limfifottl", capacity=4, partitions=4)
     b.put_each(range(4))
     began, commits = b.clock.monotonic(), b.db.counters.commits
@@ -280,17 +215,7 @@ def test_a_put_that_waits_for_room_gives_up_in_time(parted: MakeBench) -> None:
     assert b.db.counters.commits - commits < 20
 
 
-@pytest.mark.parametrize("partition", range(4))
-def test_room_in_any_partition_is_room_for_a_put(parted: MakeBench, partition: int) -> None:
-    b = parted("limfifottl", capacity=4, partitions=4, ttl=100)
-    ids = b.put_each(range(4))
-    [id_] = [id_ for id_ in ids if b.places()[id_] == partition]
-    b.queue.delete(b.db, id_)
-    assert b.queue.put(b.db, "x", timeout=5.0)
-    assert b.counts("total") == (4,)
-
-
-def test_a_task_that_expires_anywhere_makes_room(parted: MakeBench) -> None:
+def test_a_task_that_expires_anywhere_makes_room(parted: MakeParted) -> None:
     b = parted("limfifottl", capacity=4, partitions=4)
     for number in range(4):
         b.put(number, ttl=3 if number == 2 else None)
@@ -299,7 +224,7 @@ def test_a_task_that_expires_anywhere_makes_room(parted: MakeBench) -> None:
     assert b.clock.monotonic() - began < 4
 
 
-def test_any_transaction_goes_by_the_clock_of_its_database(parted: MakeBench) -> None:
+def test_any_transaction_goes_by_the_clock_of_its_database(parted: MakeParted) -> None:
     """Transactions of the binding have the real clock. A sweep by two clocks finds tasks, and leaves them."""
     b = parted("limfifottl", capacity=4, partitions=4)
     b.clock.advance(5e9)  # the real clock is behind
@@ -311,7 +236,7 @@ def test_any_transaction_goes_by_the_clock_of_its_database(parted: MakeBench) ->
     tr.commit().wait()
 
 
-def test_a_put_reads_its_key_after_it_has_made_room(parted: MakeBench) -> None:
+def test_a_put_reads_its_key_after_it_has_made_room(parted: MakeParted) -> None:
     b = parted("fair", capacity=4, partitions=2)
     for number in range(4):
         b.put(number, key="a", ttl=1)
@@ -321,28 +246,8 @@ def test_a_put_reads_its_key_after_it_has_made_room(parted: MakeBench) -> None:
     assert verify(b.db, "bench", root=b.root).findings == ()
 
 
-# Dead letters.
-
-
-@pytest.mark.parametrize("kind", ["limfifottl", "utube"])
-def test_tasks_move_into_partitions_with_their_failures(parted: MakeBench, kind: str) -> None:
-    b = parted(kind)
-    capacity = {"capacity": 6} if kind == "limfifottl" else {}
-    into = TaskQueue.create(b.db, "into", kind, partitions=4, root=b.root, **capacity)
-    for id_ in b.put_each(range(8)):
-        b.queue.bury(b.db, id_, failure=Failure("ValueError", "no"))
-    letters = DeadLetters.open(b.db, "bench", root=b.root)
-    letters.begin_redrive(b.db, into="into")
-    for _ in range(9):
-        letters.step_redrive(b.db)
-        b.clock.advance(limits.SWEEP_EVERY_S)
-    assert into.statistics(b.db)["tasks"]["ready"] == (6 if capacity else 8)
-    for task in iter(lambda: into.take(b.db, 0, session=b.session), None):
-        assert [failure.message for failure in into.failures(b.db, task)] == ["no"]
-
-
 @pytest.mark.parametrize("partition", [0, 1])
-def test_a_session_holds_tasks_in_a_queue_that_fails(parted: MakeBench, partition: int) -> None:
+def test_a_session_holds_tasks_in_a_queue_that_fails(parted: MakeParted, partition: int) -> None:
     """In any partition: the definition has an option of a newer release for a while."""
     b = parted("utube", partitions=2)
     keys = RootKeys(b.root)
@@ -360,7 +265,7 @@ def test_a_session_holds_tasks_in_a_queue_that_fails(parted: MakeBench, partitio
     assert b.counts("ready", "taken") == (1, 0)
 
 
-def test_the_end_of_a_partition_is_due_until_it_commits(parted: MakeBench) -> None:
+def test_the_end_of_a_partition_is_due_until_it_commits(parted: MakeParted) -> None:
     b = parted("fifottl", partitions=2)
     while (id_ := b.put("last")) and b.places()[id_] == 0:
         b.queue.delete(b.db, id_)
@@ -371,14 +276,3 @@ def test_the_end_of_a_partition_is_due_until_it_commits(parted: MakeBench) -> No
     assert settling.step(b.db.create_transaction())  # its commit is lost
     assert run(b.db, settling.step)
     assert len(b.queue.partitions(b.db)) == 1
-
-
-def test_a_partition_closes_after_the_last_of_its_leases(parted: MakeBench) -> None:
-    b = parted("fifottl", partitions=4)
-    b.put_each(range(8))
-    taken = [b.take() for _ in range(8)]
-    assert not b.repartition(2).is_finished
-    for task in taken:
-        b.queue.release(b.db, task)
-    assert not b.repartition(2).is_finished
-    assert sorted(b.taken_data()) == list(range(8))

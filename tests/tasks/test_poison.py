@@ -17,7 +17,6 @@ from fdbqueue.core.errors import (
     PayloadMismatch,
     PayloadUnknown,
     RecordUnreadable,
-    TaskNotFound,
 )
 from fdbqueue.core.unreadable import Unreadable
 from fdbqueue.tasks.stored.records import (
@@ -29,8 +28,8 @@ from fdbqueue.tasks.stored.records import (
     sound_record,
 )
 from tests.support import NOT_COMMITTED, begin, commit_code
-from tests.tasks.partitions import MakeBench
-from tests.tasks.support import Bench
+from tests.tasks.partitions import MakeParted
+from tests.tasks.support import MakeBench
 
 KINDS = ("fifo", "fifottl", "utube", "utubettl", "fair")
 LARGE = "x" * 2 * limits.RECORD_PAYLOAD_BYTES_MAX
@@ -101,7 +100,6 @@ def test_a_task_with_an_unreadable_payload_is_buried_at_its_take(
         tr.commit().wait()
     else:
         task = queue.take(db, 0)
-    assert task is not None
     assert task.data == "good"
     assert counts(db, queue) == {"taken": 1, "buried": 1}
     queue.ack(db, task)
@@ -229,41 +227,6 @@ def test_a_worker_goes_on_with_its_other_queues(db: Database, space: Subspace) -
 # Records.
 
 
-def test_a_ready_task_is_mended_from_the_copy_of_its_record(db: Database, queue: TaskQueue) -> None:
-    for number in range(3):
-        put(db, queue, number)
-    for number in range(3):
-        task = queue.tasks(db, TaskState.READY, 1)[0]
-        rows = records_of(db, queue, id_bytes(task.id))
-        for row in rows:
-            value = row.value
-            db[row.key] = b"\xff damaged"
-            queue.statistics(db)
-            db[row.key] = value if row is not rows[number % len(rows)] else b"\xff"
-        taken = queue.take(db, 0)
-        assert (taken.id, taken.data) == (task.id, number)
-        queue.ack(db, taken)
-    assert counts(db, queue) == {}
-
-
-def test_a_ready_task_that_nothing_tells_of_is_set_aside(db: Database, queue: TaskQueue) -> None:
-    poison = put(db, queue, LARGE)
-    spoil_records(db, queue, poison)
-    goods = [put(db, queue, f"good {n}") for n in range(2)]
-    for n, good in enumerate(goods):
-        task = queue.take(db, 0)
-        assert (id_bytes(task.id), task.data) == (good, f"good {n}")
-        queue.ack(db, task)
-    assert queue.take(db, 0) is None
-    assert counts(db, queue) == {"unreadable": 1}
-    [found] = queue.aside(db, 9)
-    assert found.key.endswith(poison)
-    assert b"\xff damaged" in found.values
-    assert any(LARGE.encode() in value for value in found.values)
-    left = [row.key for row in db.get_range_startswith(queue.contents.key()) if poison in row.key]
-    assert left == []
-
-
 @pytest.mark.parametrize("is_lost", [False, True])
 def test_a_damaged_entry_of_a_key_is_met_in_its_turn(db: Database, queue: TaskQueue, is_lost: bool) -> None:
     """Each change of its key passed it over, so no take ever met it."""
@@ -318,39 +281,6 @@ def respell(db: Database, queue: TaskQueue, id_: bytes, **fields: Any) -> None:
         db[row.key] = record_to_bytes(msgspec.structs.replace(record_of(row.value), **fields))
 
 
-@pytest.mark.parametrize("state", ["taken", "buried", "delayed"])
-def test_a_task_with_a_damaged_record_is_set_aside(db: Database, queue: TaskQueue, state: str) -> None:
-    """The other tasks of its key are not delayed."""
-    session = Session(db, ttr=30, root=db_root(queue))
-    id_, good = put(db, queue, "bad"), put(db, queue, "good")
-    if state == "delayed":
-        task = queue.take(db, 0, session=session)
-        queue.defer(db, task, 0.2)
-    elif state == "buried":
-        queue.bury(db, queue.take(db, 0, session=session))
-    else:
-        queue.take(db, 0, session=session)
-    db[TaskKeys(queue.contents).task(id_)] = b"\xff damaged"
-    with pytest.raises(RecordUnreadable, match="'q'"):
-        queue.peek(db, id_text(id_))
-    with pytest.raises(NotTaken):
-        queue.ack(db, id_text(id_))
-    assert queue.tasks(db, TaskState[state.upper()], 9) == []
-    if state == "taken":
-        queue.release_all(db)
-    elif state == "buried":
-        assert queue.kick(db, 9) == 0
-    else:
-        db.runtime.sleep(0.25)
-        queue.statistics(db)
-    assert counts(db, queue) == {"ready": 1, "unreadable": 1}
-    task = queue.take(db, 0)
-    assert id_bytes(task.id) == good
-    with pytest.raises(TaskNotFound):
-        queue.peek(db, id_text(id_))
-    session.end()
-
-
 def test_a_task_with_a_damaged_record_can_be_deleted(db: Database, queue: TaskQueue) -> None:
     id_, good = put(db, queue, LARGE), put(db, queue, "good")
     task = queue.take(db, 0)
@@ -401,7 +331,7 @@ def test_two_sweeps_count_a_lost_task_once(db: Database, queue: TaskQueue) -> No
     assert counts(db, queue) == {}
 
 
-def test_a_task_with_two_entries_of_its_state_is_kicked_once(bench: Callable[..., Bench]) -> None:
+def test_a_task_with_two_entries_of_its_state_is_kicked_once(bench: MakeBench) -> None:
     b = bench("fifottl")
     id_, shape = b.put(pri=7), b.queue._shape
     b.queue.bury(b.db, id_)
@@ -411,7 +341,7 @@ def test_a_task_with_two_entries_of_its_state_is_kicked_once(bench: Callable[...
     assert b.counts("total", "ready", "buried", "kick") == (1, 1, 0, 1)
 
 
-def test_an_entry_of_another_holder_releases_no_task(parted: MakeBench) -> None:
+def test_an_entry_of_another_holder_releases_no_task(parted: MakeParted) -> None:
     """The end of that session clears it, and goes on."""
     b = parted("fifottl", ttr=600)
     id_ = b.put("x")
@@ -423,7 +353,7 @@ def test_an_entry_of_another_holder_releases_no_task(parted: MakeBench) -> None:
     assert b.queue.ack(b.db, task)
 
 
-def test_an_entry_of_another_state_is_cleared_when_met(parted: MakeBench) -> None:
+def test_an_entry_of_another_state_is_cleared_when_met(parted: MakeParted) -> None:
     b = parted("fifottl", ttr=600)
     stray = b.queue._shape.keys.taken_by(bytes(16), id_bytes(b.put("x")))
     b.db[stray] = b""

@@ -1,17 +1,14 @@
 """Progress: told by the holder of a task, shown where the task is shown, and gone with the lease."""
 
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from fdbqueue import Database, TaskQueue, transactional
-from fdbqueue.core.errors import InvalidArgument, NotADatabase, TaskNotFound, WaitStopped
+from fdbqueue.core.errors import NotADatabase, TaskNotFound, WaitStopped
 from tests.support import PATIENCE_S
-from tests.tasks.support import Bench
-
-MakeBench = Callable[..., Bench]
+from tests.tasks.support import Bench, MakeBench
 
 
 def fraction(b: Bench, id_: str) -> float | None:
@@ -21,14 +18,6 @@ def fraction(b: Bench, id_: str) -> float | None:
 def wait(b: Bench, id_: str, seen: float | None = None, timeout: float = 0) -> float | None:
     found = b.queue.wait_for_progress(b.db, id_, seen, timeout)
     return None if found is None else found.fraction
-
-
-@pytest.mark.parametrize("number", [-0.1, 1.1, float("nan"), float("inf"), True, "0.5", None])
-def test_progress_is_a_number_from_0_to_1(bench: MakeBench, number: Any) -> None:
-    b = bench()
-    b.put("x")
-    with pytest.raises(InvalidArgument, match="fraction"):
-        b.queue.progress(b.db, b.take(), number)
 
 
 def test_an_explanation_tells_the_progress(bench: MakeBench) -> None:
@@ -58,7 +47,6 @@ def test_a_wait_returns_the_data_of_the_task(bench: MakeBench) -> None:
     id_ = b.put(large)
     b.queue.progress(b.db, b.take(), 0.4)
     found = b.queue.wait_for_progress(b.db, id_, None, 0)
-    assert found is not None
     assert found.data == large
 
 
@@ -69,7 +57,6 @@ def test_a_wait_sees_the_end_of_a_lease_by_its_time(bench: MakeBench) -> None:
     b.queue.progress(b.db, b.take(), 0.4)
     assert b.queue.wait_for_progress(b.db, id_, 0.4, 50) is None
     found = b.queue.wait_for_progress(b.db, id_, 0.4, 50)
-    assert found is not None
     assert found.fraction is None
 
 
@@ -107,7 +94,6 @@ def test_a_wait_wakes_at_each_progress_and_at_the_end(db: Database, space: Any) 
     queue = TaskQueue.create(db, "jobs", "fifottl", ttr=60, root=space)
     queue.put(db, "x")
     task = queue.take(db, 0)
-    assert task is not None
     thread, notes = following(db, queue, task.id, timeout=100 * PATIENCE_S)
     for number in (0.25, 0.5):
         queue.progress(db, task, number)

@@ -103,6 +103,9 @@ class Bench:
         yield "pause", lambda tr: q.pause(tr)
         yield "resume", lambda tr: q.resume(tr)
         yield "paused", lambda tr: q.paused(tr)
+        yield "peek", lambda tr: q.peek(tr, id_)
+        yield "statistics", lambda tr: q.statistics(tr)
+        yield "tasks", lambda tr: q.tasks(tr, "r", 1)
         yield "put", lambda tr: q.put(tr, 3)
         yield "put after", lambda tr: q.put(tr, 3, after=id_)
         yield "put many", lambda tr: q.put_many(tr, [3, 4])
@@ -227,10 +230,23 @@ def test_a_call_behind_a_repartition_leaves_no_part(kind: str, state: str) -> No
         assert is_sound(bench, rows), name
 
 
+def drop(bench: Bench) -> None:
+    bench.queue.drop(bench.db)
+
+
+def drop_and_create_again(bench: Bench) -> None:
+    bench.queue.drop(bench.db)
+    TaskQueue.create(bench.db, "bench", "fifottl")
+
+
 @pytest.mark.parametrize("state", ["ready", "delayed", "due", "expired", "buried", "gone"])
-@pytest.mark.parametrize("kind", QUEUES)
-def test_a_call_on_a_dropped_queue_writes_nothing(kind: str, state: str) -> None:
-    for bench, name, call, before in benches(kind, state, lambda bench: bench.queue.drop(bench.db)):
+@pytest.mark.parametrize(
+    ("kind", "prepare"), [*((kind, drop) for kind in QUEUES), ("timed", drop_and_create_again)]
+)
+def test_a_call_on_a_dropped_queue_writes_nothing(
+    kind: str, prepare: Callable[[Bench], None], state: str
+) -> None:
+    for bench, name, call, before in benches(kind, state, prepare):
         errors = refused(bench, call)
         assert [type(error) for error in errors] == [QueueDropped], name
         assert image(bench) == before, name

@@ -1,14 +1,14 @@
 """Repartitions: the number of partitions changes under load, and no promise is broken meanwhile."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
-from fdbqueue import Database, Failure, Session, TaskQueue, verify
+from fdbqueue import Database, TaskQueue, verify
 from fdbqueue.core import limits
 from fdbqueue.core.database import run
-from fdbqueue.core.errors import NotTaken, QueueFull, RepartitionUnderWay, TaskNotFound
+from fdbqueue.core.errors import NotTaken, RepartitionUnderWay, TaskNotFound
 from fdbqueue.core.line.taking import Takes
 from fdbqueue.core.partitions import PartitionGone, home_of
 from fdbqueue.core.runtime import Waitable
@@ -19,10 +19,9 @@ from fdbqueue.tasks.source import Parts
 from fdbqueue.tasks.stored.records import id_bytes, id_text, partition_of, record_of
 from fdbqueue.tasks.verbs import Target
 from tests.support import NOT_COMMITTED, begin, commit_code
-from tests.tasks.partitions import MakeBench, PartitionsBench, moving_key
+from tests.tasks.partitions import MakeParted, PartitionsBench, moving_key
 from tests.tasks.support import StillClock
 
-YEAR_S = 365 * 86400.0
 KEYED = ("utube", "utubettl", "fair")
 KEY = moving_key(1, 4)
 
@@ -36,60 +35,7 @@ def done_by_key(b: PartitionsBench) -> dict[Any, list[Any]]:
     return found
 
 
-@pytest.mark.parametrize("kind", KEYED)
-def test_a_key_stays_in_order_while_it_moves(parted: MakeBench, kind: str) -> None:
-    b = parted(kind)
-    for number in range(4):
-        b.put(number, key=KEY)
-    first = b.take()
-    b.repartition(4)
-    for number in range(4, 8):
-        b.put(number, key=KEY)
-    assert set(b.places().values()) == {0, home_of(key_bytes(KEY), 4)}
-    b.queue.release(b.db, first)
-    assert done_by_key(b) == {KEY: list(range(8))}
-
-
-@pytest.mark.parametrize("concurrency", [1, 2])
-def test_key_concurrency_holds_while_a_key_moves(parted: MakeBench, concurrency: int) -> None:
-    b = parted("utube", key_concurrency=concurrency)
-    for number in range(3):
-        b.put(number, key=KEY)
-    held = [b.take() for _ in range(concurrency)]
-    b.repartition(4)
-    for number in range(3, 9):
-        b.put(number, key=KEY)
-    assert b.take() is None
-    done = []
-    while held:
-        task = held.pop(0)
-        done.append(task.data)
-        b.queue.ack(b.db, task)
-        while (task := b.take()) is not None:
-            held.append(task)
-        assert b.counts("taken")[0] <= concurrency
-    assert done == list(range(9))
-
-
-def test_one_of_two_last_tasks_at_once_lets_their_key_go(parted: MakeBench) -> None:
-    """The later end has seen the other: otherwise each would leave the key to the other one."""
-    b = parted("fair", partitions=1)
-    for n in range(2):
-        b.put(n, key=KEY)
-    tasks = [b.take() for _ in range(2)]
-    assert not b.repartition(4).is_finished
-    b.put("moved", key=KEY)
-    assert b.take() is None
-    ends = [(begin(b.db), task) for task in tasks]
-    for tr, task in ends:
-        b.queue.ack(tr, task)
-    lost = [task for tr, task in ends if commit_code(tr) == NOT_COMMITTED]
-    for task in lost:
-        b.queue.ack(b.db, task)
-    assert b.taken_data() == ["moved"]
-
-
-def test_a_key_without_tasks_moves_at_once(parted: MakeBench) -> None:
+def test_a_key_without_tasks_moves_at_once(parted: MakeParted) -> None:
     b = parted("utube")
     b.put("old", key=KEY)
     b.queue.ack(b.db, b.take())
@@ -98,7 +44,7 @@ def test_a_key_without_tasks_moves_at_once(parted: MakeBench) -> None:
     assert b.take().data == "new"
 
 
-def test_tasks_without_keys_move_at_once(parted: MakeBench) -> None:
+def test_tasks_without_keys_move_at_once(parted: MakeParted) -> None:
     b = parted()
     b.put_each(range(4))
     assert b.repartition(4).is_finished
@@ -107,7 +53,7 @@ def test_tasks_without_keys_move_at_once(parted: MakeBench) -> None:
     assert sorted(b.taken_data()) == list(range(12))
 
 
-def test_a_key_that_never_pauses_moves_in_bounded_time(parted: MakeBench) -> None:
+def test_a_key_that_never_pauses_moves_in_bounded_time(parted: MakeParted) -> None:
     """It moves when the tasks are gone that it had at the change, however many follow."""
     b = parted("utube")
     for number in range(5):
@@ -125,52 +71,7 @@ def test_a_key_that_never_pauses_moves_in_bounded_time(parted: MakeBench) -> Non
     assert b.plan().before == 0
 
 
-@pytest.mark.parametrize("kind", ["utubettl", "fair"])
-@pytest.mark.parametrize("state", ["buried", "delayed"])
-def test_a_waiting_task_holds_neither_key_nor_partition(parted: MakeBench, kind: str, state: str) -> None:
-    b = parted(kind, partitions=4)
-    id_ = b.put("waits", key=KEY, delay=YEAR_S if state == "delayed" else 0)
-    if state == "buried":
-        b.queue.bury(b.db, id_, failure=Failure("ValueError", "no"))
-    assert b.repartition(1).is_finished
-    b.put("goes on", key=KEY)
-    assert b.take().data == "goes on"
-    assert b.state(id_) == ("!" if state == "buried" else "~")
-    assert b.queue.partitions(b.db)[home_of(key_bytes(KEY), 4)].state == "closed"
-
-
-@pytest.mark.parametrize("kind", ["fifottl", "utubettl", "fair", "bag"])
-@pytest.mark.parametrize("counts", [(1,), (1, 4), (2, 8)])
-@pytest.mark.parametrize("state", ["buried", "delayed"])
-def test_a_task_joins_the_present_partition_and_keeps_its_id(
-    parted: MakeBench, kind: str, counts: tuple[int, ...], state: str
-) -> None:
-    b = parted(kind, partitions=4)
-    large = "x" * (limits.RECORD_PAYLOAD_BYTES_MAX + 1)
-    ids = {}
-    for n in range(8):
-        key = {"key": n} if b.keyed else {}
-        ids[b.put([n, large], delay=YEAR_S if state == "delayed" else 0, **key)] = n
-    if state == "buried":
-        for id_ in ids:
-            b.queue.bury(b.db, id_, failure=Failure("ValueError", str(ids[id_])))
-    for count in counts:
-        b.repartition(count)
-    b.queue.kick(b.db, 99)
-    b.clock.advance(YEAR_S)
-    b.settle()
-    places, wanted = b.places(), counts[-1]
-    for id_, n in ids.items():
-        assert places[id_] < wanted
-        if b.keyed:
-            assert places[id_] == home_of(key_bytes(n), wanted)
-        assert b.queue.peek(b.db, id_).data == [n, large]
-        failures = [failure.message for failure in b.queue.failures(b.db, id_)]
-        assert failures == ([str(n)] if state == "buried" else [])
-    assert {task.data[0] for task in iter(b.take, None)} == set(ids.values())
-
-
-def test_a_task_that_moves_back_home_is_found(parted: MakeBench) -> None:
+def test_a_task_that_moves_back_home_is_found(parted: MakeParted) -> None:
     b = parted("utube", partitions=4)
     id_ = b.put("back", key=KEY)
     for count in (1, 4):
@@ -183,19 +84,7 @@ def test_a_task_that_moves_back_home_is_found(parted: MakeBench) -> None:
     assert b.db[b.queue._shape.shared.moved(id_bytes(id_))] is None
 
 
-def test_a_truncate_leaves_no_place_of_a_task_that_moved(parted: MakeBench) -> None:
-    b = parted("utube", partitions=4)
-    id_ = b.put("moves", key=KEY)
-    b.queue.bury(b.db, id_)
-    assert b.repartition(1).is_finished
-    assert b.queue.kick(b.db) == 1
-    under = b.queue._shape.shared.all_moved
-    assert len(list(b.db.get_range(under.start, under.stop))) == 1
-    b.queue.truncate(b.db)
-    assert list(b.db.get_range(under.start, under.stop)) == []
-
-
-def test_a_second_repartition_is_refused_and_names_the_first(parted: MakeBench) -> None:
+def test_a_second_repartition_is_refused_and_names_the_first(parted: MakeParted) -> None:
     b = parted("utube")
     b.put("x", key=KEY)
     assert not b.repartition(4).is_finished
@@ -209,37 +98,7 @@ def test_a_second_repartition_is_refused_and_names_the_first(parted: MakeBench) 
     assert b.repartition(2).is_finished
 
 
-def test_a_client_with_an_old_plan_conflicts_and_then_follows(parted: MakeBench) -> None:
-    b = parted("utube")
-    other = b.other_process()
-    tr = begin(other._database)
-    other.put(tr, "early", key=KEY)
-    b.repartition(4)
-    assert commit_code(tr) == NOT_COMMITTED
-    id_ = other.put(other._database, "late", key=KEY).id
-    assert b.places()[id_] == home_of(key_bytes(KEY), 4)
-
-
-CALLS: dict[str, Callable[[PartitionsBench, TaskQueue, Session, str], object]] = {
-    "take": lambda _, q, session, id_: q.take(q._database, session=session).id == id_,
-    "ack": lambda b, q, _, id_: q.ack(q._database, b.take()).id == id_,
-    "statistics": lambda _, q, *__: q.statistics(q._database)["tasks"]["ready"] == 1,
-    "peek": lambda _, q, __, id_: q.peek(q._database, id_).id == id_,
-    "kick": lambda b, q, _, id_: b.queue.bury(b.db, id_) and q.kick(q._database) == 1,
-    "delete": lambda _, q, __, id_: q.delete(q._database, id_).id == id_,
-}
-
-
-@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-def test_each_call_of_a_process_with_an_old_plan_follows(parted: MakeBench, call: Any) -> None:
-    b = parted("utube")
-    other = b.other_process()
-    b.repartition(4)
-    with Session(other._database, ttr=1e9, root=b.root) as session:
-        assert call(b, other, session, b.put("x", key=KEY))
-
-
-def test_a_handle_tells_the_options_that_its_process_has_met(parted: MakeBench) -> None:
+def test_a_handle_tells_the_options_that_its_process_has_met(parted: MakeParted) -> None:
     b = parted(partitions=2)
     db = Database(b.db.engine, b.clock)
     other = TaskQueue.open(db, "bench", root=b.root)
@@ -249,17 +108,7 @@ def test_a_handle_tells_the_options_that_its_process_has_met(parted: MakeBench) 
     assert [handle.options["partitions"] for handle in (b.queue, other)] == [3, 3]
 
 
-def test_a_dead_repartition_is_finished_by_any_process(parted: MakeBench) -> None:
-    b = parted("utube")
-    b.put("old", key=KEY)
-    b.queue.repartition(tr := begin(b.db), 4)  # the process that begins it takes no further step
-    assert commit_code(tr) == 0
-    b.queue.ack(b.db, b.take())
-    b.settle()
-    assert b.plan().before == 0
-
-
-def test_the_command_finishes_a_dead_repartition(parted: MakeBench) -> None:
+def test_the_command_finishes_a_dead_repartition(parted: MakeParted) -> None:
     b = parted("utube")
     b.put("old", key=KEY)
     assert not b.repartition(4).is_finished
@@ -269,7 +118,7 @@ def test_the_command_finishes_a_dead_repartition(parted: MakeBench) -> None:
     assert (again.before, again.partitions, again.is_finished) == (1, 4, True)
 
 
-def test_an_empty_closed_partition_goes(parted: MakeBench) -> None:
+def test_an_empty_closed_partition_goes(parted: MakeParted) -> None:
     b = parted("utubettl", partitions=4)
     b.put_each(range(12))
     assert len(done_by_key(b)) == 12
@@ -283,7 +132,7 @@ def test_an_empty_closed_partition_goes(parted: MakeBench) -> None:
     assert not [key for key in b.contents() if under.start <= key < under.stop]
 
 
-def test_a_partition_with_a_task_stays_until_the_task_goes(parted: MakeBench) -> None:
+def test_a_partition_with_a_task_stays_until_the_task_goes(parted: MakeParted) -> None:
     b = parted("fifottl", partitions=2)
     ids = b.put_each(range(2))
     [id_] = [one for one in ids if b.places()[one] == 1]
@@ -300,19 +149,8 @@ def test_a_partition_with_a_task_stays_until_the_task_goes(parted: MakeBench) ->
         b.queue.peek(b.db, id_)
 
 
-def test_the_room_of_a_full_queue_is_that_after_a_repartition(parted: MakeBench) -> None:
-    b = parted("limfifottl", capacity=6)
-    b.put_each(range(3))
-    b.repartition(4)
-    b.put_each(range(3, 6))
-    tr = begin(b.db)
-    with pytest.raises(QueueFull, match="no room for 1 task"):
-        b.queue.put(tr, "x")
-    assert sorted(b.taken_data()) == list(range(6))
-
-
 def test_acks_follow_a_plan_that_another_thread_meets(
-    parted: MakeBench, monkeypatch: pytest.MonkeyPatch
+    parted: MakeParted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The partition of the acked task goes, while the transaction looks for the task."""
     b = parted(partitions=2)
@@ -336,7 +174,7 @@ def test_acks_follow_a_plan_that_another_thread_meets(
 
 
 @pytest.mark.parametrize("end", ["delete", "expire"])
-def test_a_task_that_ends_elsewhere_holds_no_key(parted: MakeBench, end: str) -> None:
+def test_a_task_that_ends_elsewhere_holds_no_key(parted: MakeParted, end: str) -> None:
     """It ends in the partition of an earlier plan, while its key moves between others."""
     b = parted("utubettl")
     key = next(n for n in range(99) if home_of(key_bytes(n), 2) == 1 < home_of(key_bytes(n), 8))
@@ -355,7 +193,7 @@ def test_a_task_that_ends_elsewhere_holds_no_key(parted: MakeBench, end: str) ->
 
 
 @pytest.mark.parametrize("kind", KEYED)
-def test_a_key_is_let_go_after_its_tasks_are_set_aside(parted: MakeBench, kind: str) -> None:
+def test_a_key_is_let_go_after_its_tasks_are_set_aside(parted: MakeParted, kind: str) -> None:
     """A mending knows no other partition."""
     b = parted(kind)
     id_ = id_bytes(b.put("damaged", key=KEY))
@@ -372,7 +210,7 @@ def test_a_key_is_let_go_after_its_tasks_are_set_aside(parted: MakeBench, kind: 
     assert verify(b.db, "bench", root=b.root).findings == ()
 
 
-def test_a_task_that_expires_in_a_put_holds_no_key(parted: MakeBench) -> None:
+def test_a_task_that_expires_in_a_put_holds_no_key(parted: MakeParted) -> None:
     """The put makes room: it removes the old task of its own key."""
     b = parted("fair", capacity=2, partitions=2)
     key = moving_key(2, 4)
@@ -393,7 +231,7 @@ def put_elsewhere(b: PartitionsBench, queue: TaskQueue, db: Database) -> None:
 
 
 def test_a_take_that_begins_to_wait_too_late_waits_for_all(
-    parted: MakeBench, monkeypatch: pytest.MonkeyPatch
+    parted: MakeParted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another thread learns the first plan between the decision to wait and the wait."""
     b, wait = parted(), Takes.wait
@@ -410,7 +248,7 @@ def test_a_take_that_begins_to_wait_too_late_waits_for_all(
 
 
 def test_every_database_of_a_handle_hears_of_partitions(
-    parted: MakeBench, monkeypatch: pytest.MonkeyPatch
+    parted: MakeParted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     b, wait_any = parted(), StillClock.wait_any
     other = Database(b.db.engine, b.clock)
@@ -429,7 +267,7 @@ def test_every_database_of_a_handle_hears_of_partitions(
 
 
 def test_a_look_follows_a_plan_that_another_thread_meets(
-    parted: MakeBench, monkeypatch: pytest.MonkeyPatch
+    parted: MakeParted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The task moves while the transaction looks for it."""
     b = parted("utubettl", partitions=2)
@@ -446,7 +284,7 @@ def test_a_look_follows_a_plan_that_another_thread_meets(
     assert b.queue.peek(b.db, id_).data == "late"
 
 
-def test_a_request_of_a_dead_process_keeps_no_partition(parted: MakeBench) -> None:
+def test_a_request_of_a_dead_process_keeps_no_partition(parted: MakeParted) -> None:
     b = parted("fifottl", partitions=4)
     line = calls_of(b.db, b.queue._shape).parts.part(3).line
     run(b.db, lambda tr: line.register(tr, b"dead", 1, b"", now_us=0))
@@ -456,7 +294,7 @@ def test_a_request_of_a_dead_process_keeps_no_partition(parted: MakeBench) -> No
 
 
 def test_no_request_joins_the_line_of_a_partition_that_has_gone(
-    parted: MakeBench, monkeypatch: pytest.MonkeyPatch
+    parted: MakeParted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     b = parted("fifottl", partitions=4)
     line = calls_of(b.db, b.queue._shape).parts.part(3).line
@@ -469,7 +307,7 @@ def test_no_request_joins_the_line_of_a_partition_that_has_gone(
     assert b.queue.take(b.db).data == 0
 
 
-def test_a_sweep_goes_by_the_plan_that_is_stored(parted: MakeBench) -> None:
+def test_a_sweep_goes_by_the_plan_that_is_stored(parted: MakeParted) -> None:
     """Another process has changed the plan since this one has looked for tasks that come due."""
     b = parted("fifottl", partitions=4)
     for number in range(4):
@@ -482,3 +320,32 @@ def test_a_sweep_goes_by_the_plan_that_is_stored(parted: MakeBench) -> None:
     while run(b.db, keeper.tidy):
         pass
     assert set(b.places().values()) == {0}
+
+
+def test_one_of_two_last_tasks_at_once_lets_their_key_go(parted: MakeParted) -> None:
+    """The later end has seen the other: otherwise each would leave the key to the other one."""
+    b = parted("fair", partitions=1)
+    for n in range(2):
+        b.put(n, key=KEY)
+    tasks = [b.take() for _ in range(2)]
+    assert not b.repartition(4).is_finished
+    b.put("moved", key=KEY)
+    assert b.take() is None
+    ends = [(begin(b.db), task) for task in tasks]
+    for tr, task in ends:
+        b.queue.ack(tr, task)
+    lost = [task for tr, task in ends if commit_code(tr) == NOT_COMMITTED]
+    for task in lost:
+        b.queue.ack(b.db, task)
+    assert b.taken_data() == ["moved"]
+
+
+def test_a_client_with_an_old_plan_conflicts_and_then_follows(parted: MakeParted) -> None:
+    b = parted("utube")
+    other = b.other_process()
+    tr = begin(other._database)
+    other.put(tr, "early", key=KEY)
+    b.repartition(4)
+    assert commit_code(tr) == NOT_COMMITTED
+    id_ = other.put(other._database, "late", key=KEY).id
+    assert b.places()[id_] == home_of(key_bytes(KEY), 4)

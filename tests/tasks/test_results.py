@@ -9,29 +9,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fdbqueue
-from fdbqueue import Database, Failure, TaskQueue, transactional
+from fdbqueue import Database, TaskQueue, transactional
 from fdbqueue.core import limits
 from fdbqueue.core.errors import (
-    InvalidArgument,
     NoResult,
     PayloadTooLarge,
     PayloadUnreadable,
     PayloadUnsupported,
     QueueDropped,
-    ResultTimeout,
-    TaskFailed,
     WaitStopped,
 )
-from fdbqueue.core.seam import engine_errors
 from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.options import kind_names
 from fdbqueue.tasks.results import Results, Stored, stored_of
 from fdbqueue.tasks.stored.records import Extra, Record, id_bytes, new_id, record_of, record_to_bytes
 from tests.support import NOT_COMMITTED, PATIENCE_S, begin, commit_code
-from tests.tasks.partitions import MakeBench as MakeParted
-from tests.tasks.support import Bench
+from tests.tasks.support import Bench, MakeBench, SetLimits
 
-MakeBench = Callable[..., Bench]
 LARGE = "x" * (limits.PAYLOAD_PIECE_BYTES_MAX + 1)
 
 
@@ -128,23 +122,6 @@ def test_another_end_is_told_in_place_of_a_result(
     assert reason_of(b, id_).startswith(told)
 
 
-def test_a_buried_task_tells_its_failure_until_it_is_kicked(bench: MakeBench) -> None:
-    b = bench()
-    id_ = b.put("x", result_ttl=60)
-    b.queue.bury(b.db, b.take(), failure=Failure("Declined", "no money"))
-    with pytest.raises(TaskFailed, match="Declined: no money") as caught:
-        b.queue.result(b.db, id_)
-    assert caught.value.failure.error == "Declined"  # type: ignore[attr-defined]
-    b.queue.kick(b.db)
-    with pytest.raises(ResultTimeout, match="it is ready") as late:
-        b.queue.result(b.db, id_, 0)
-    assert (late.value.id, late.value.state) == (id_, "ready")  # type: ignore[attr-defined]
-    assert isinstance(late.value, TimeoutError)
-    b.queue.bury(b.db, id_)
-    b.queue.ack(b.db, [b.queue.kick(b.db), b.take()][1], result=1)
-    assert b.queue.result(b.db, id_) == 1
-
-
 def test_a_result_is_over_after_its_time_and_swept(bench: MakeBench) -> None:
     b = bench()
     ids = [acked(b, result, result_ttl=10) for result in (1, LARGE)]
@@ -158,8 +135,8 @@ def test_a_result_is_over_after_its_time_and_swept(bench: MakeBench) -> None:
     assert [b.queue.result(b.db, id_, 0) for id_ in (kept, for_ever)] == [2, 3]
 
 
-def test_results_are_swept_in_bounded_steps(bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "VERB_BATCH", 2)
+def test_results_are_swept_in_bounded_steps(bench: MakeBench, set_limits: SetLimits) -> None:
+    set_limits(VERB_BATCH=2)
     b = bench()
     for result in range(5):
         acked(b, result, result_ttl=10)
@@ -223,18 +200,6 @@ def test_a_result_that_is_not_there_to_forget_is_relied_on(bench: MakeBench) -> 
     assert commit_code(tr) == NOT_COMMITTED
 
 
-def test_a_result_is_used_and_forgotten_in_one_transaction(bench: MakeBench) -> None:
-    b = bench()
-    id_ = acked(b, 1)
-    one, other = b.db.create_transaction(), b.db.create_transaction()
-    for tr in (one, other):
-        assert b.queue.result(tr, id_) == 1
-        assert b.queue.forget_result(tr, id_)
-    one.commit().wait()
-    with pytest.raises(engine_errors()):
-        other.commit().wait()
-
-
 def test_a_damaged_result_can_be_forgotten(bench: MakeBench) -> None:
     b = bench()
     id_ = acked(b, 1)
@@ -242,30 +207,6 @@ def test_a_damaged_result_can_be_forgotten(bench: MakeBench) -> None:
     assert b.queue.forget_result(b.db, id_)
     b.clock.advance(100)
     b.sweep()
-    assert results_of(b) == []
-
-
-@pytest.mark.parametrize("result_ttl", [0, -1, float("nan"), "60", True])
-def test_a_result_ttl_is_a_positive_number(bench: MakeBench, result_ttl: Any) -> None:
-    b = bench()
-    with pytest.raises(InvalidArgument, match="result_ttl"):
-        b.put("x", result_ttl=result_ttl)
-
-
-def test_a_result_outlives_the_partition_of_its_task(parted: MakeParted) -> None:
-    b = parted("utubettl", partitions=5)
-    ids = b.put_each(range(6))
-    waiting = [b.put("later", key=n, delay=5, result_ttl=60) for n in range(6)]
-    for _ in ids:
-        b.queue.ack(b.db, b.take())
-    b.repartition(2)
-    b.clock.advance(6)
-    for n in range(6):
-        b.queue.ack(b.db, b.take(), result=n)
-    b.settle()
-    assert {b.queue.result(b.db, id_, 0) for id_ in waiting} == set(range(6))
-    b.clock.advance(61)
-    b.settle()
     assert results_of(b) == []
 
 
@@ -308,3 +249,13 @@ def test_a_stored_end_comes_back_equal(span_us: int, until_us: int, payload: byt
     assert stored_of(fdbqueue.tasks.results._to_bytes(stored)) == stored
     record = Record(new_id(0, bytes(12)), "r", 0, 0, 0, 0, 0, extra=Extra({}, span_us))
     assert record_of(record_to_bytes(record)) == record
+
+
+def test_a_result_is_used_and_forgotten_in_one_transaction(bench: MakeBench) -> None:
+    b = bench()
+    id_ = acked(b, 1)
+    together = [begin(b.db), begin(b.db)]
+    for tr in together:
+        assert b.queue.result(tr, id_) == 1
+        assert b.queue.forget_result(tr, id_)
+    assert [commit_code(tr) for tr in together] == [0, NOT_COMMITTED]

@@ -3,7 +3,6 @@
 import logging
 import re
 import threading
-from collections.abc import Callable
 from itertools import cycle
 from typing import Any
 
@@ -18,10 +17,9 @@ from fdbqueue.core.line.decision import Look, Reason
 from fdbqueue.core.line.staging import Outcome, Turn
 from fdbqueue.core.registry import Registry
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
-from fdbqueue.core.sessions import ending
 from fdbqueue.core.sessions import keeper as keeper_module
 from fdbqueue.core.sessions import session as owning
-from fdbqueue.core.sessions.ending import ask_overdue, count_others, end_overdue, end_the_dead
+from fdbqueue.core.sessions.ending import count_others, end_the_dead
 from fdbqueue.core.sessions.keeper import Keeper
 from fdbqueue.core.sessions.session import own_session_of
 from fdbqueue.core.unreadable import Unreadable
@@ -31,19 +29,17 @@ from fdbqueue.tasks.edges import Lease
 from fdbqueue.tasks.source import params_of
 from tests.queue_support import registered
 from tests.support import (
-    NOT_COMMITTED,
     PATIENCE_S,
     TIMED_OUT,
-    begin,
-    commit_code,
     error_code,
     replace_method,
     wait_until,
 )
-from tests.tasks.support import LONG_S, Bench, StillClock, keeper
+from tests.tasks.support import LONG_S, Bench, MakeBench, Relay, SetLimits, StillClock, keeper
+from tests.tasks.test_lasting_threads import Broken, fail_with
 
-MakeBench = Callable[..., Bench]
 KEYS = RootKeys(DEFAULT_ROOT)
+GIVE_UP = fail_with(FDBError(TIMED_OUT))
 
 
 def sweep_dead(b: Bench) -> None:
@@ -63,23 +59,6 @@ def test_an_ended_session_releases_its_tasks_in_all_queues(bench: MakeBench) -> 
     assert b.taken_data() == list(range(250))
 
 
-def test_a_heartbeat_keeps_its_session_from_an_end(bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that stood still goes on, just before another one commits the end of its session."""
-    b, begin = bench(), ending._begin_end
-
-    def beat_and_begin(*arguments: Any) -> None:
-        session.beat()
-        begin(*arguments)
-
-    session = Session(b.db, ttr=10)
-    b.put("x")
-    task = b.queue.take(b.db, 0, session=session)
-    b.clock.advance(11)
-    monkeypatch.setattr(ending, "_begin_end", beat_and_begin)
-    sweep_dead(b)
-    assert b.queue.ack(b.db, task).data == "x"
-
-
 def test_a_dead_session_with_a_damaged_heartbeat_is_ended(bench: MakeBench) -> None:
     """A live one writes its heartbeat anew."""
     b = bench()
@@ -92,17 +71,17 @@ def test_a_dead_session_with_a_damaged_heartbeat_is_ended(bench: MakeBench) -> N
     assert b.counts("ready", "taken") == (1, 0)
 
 
-def test_a_new_session_beats_after_a_part_of_its_ttr(bench: MakeBench) -> None:
-    """It would be dead before a later first heartbeat."""
+def test_a_session_beats_after_each_part_of_its_ttr(bench: MakeBench) -> None:
+    """A new one would be dead before a later first heartbeat."""
     b = bench()
-    session = Session(b.db, ttr=10)
-    before, part_s = b.db[KEYS.heartbeat(session.id)], 10 / limits.BEATS_PER_TTR
-    b.clock.advance(part_s * 0.6)
-    session.beat_if_due()
-    assert b.db[KEYS.heartbeat(session.id)] == before
-    b.clock.advance(part_s * 0.6)
-    session.beat_if_due()
-    assert b.db[KEYS.heartbeat(session.id)] != before
+    session, commits = Session(b.db, ttr=10), b.db.counters.commits
+    for beats in range(3):
+        for part in (0, 0.6):
+            b.clock.advance(part * 10 / limits.BEATS_PER_TTR)
+            session.beat_if_due()
+            assert b.db.counters.commits == commits + beats
+        b.clock.advance(0.6 * 10 / limits.BEATS_PER_TTR)
+        session.beat_if_due()
 
 
 def test_a_session_has_one_entry_however_often_it_beats(bench: MakeBench) -> None:
@@ -128,10 +107,10 @@ def test_an_ended_session_releases_its_task_behind_fifty_others(bench: MakeBench
 
 
 def test_an_ended_session_releases_a_task_behind_lapsed_leases(
-    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+    bench: MakeBench, set_limits: SetLimits
 ) -> None:
     """A batch of those releases nothing, and is not the last one."""
-    monkeypatch.setattr(limits, "VERB_BATCH", 2)
+    set_limits(VERB_BATCH=2)
     b = bench("fifottl")
     session = Session(b.db, ttr=LONG_S)
     for ttr_s in (1, 1, LONG_S):
@@ -140,16 +119,6 @@ def test_an_ended_session_releases_a_task_behind_lapsed_leases(
     b.clock.advance(2)
     session.end()
     assert b.counts("ready", "taken") == (3, 0)
-
-
-def test_a_take_conflicts_with_the_end_of_its_session(bench: MakeBench) -> None:
-    """Otherwise the task would have a holder that nothing ends."""
-    b = bench()
-    b.put("x")
-    session, tr = Session(b.db), begin(b.db)
-    assert b.queue.take(tr, session=session).data == "x"
-    session.end()
-    assert commit_code(tr) == NOT_COMMITTED
 
 
 def test_a_take_of_an_ended_session_fails_in_a_crowd_too(bench: MakeBench) -> None:
@@ -167,50 +136,6 @@ def test_a_take_of_an_ended_session_fails_in_a_crowd_too(bench: MakeBench) -> No
     assert b.counts("ready") == (1,)
 
 
-def test_all_sessions_that_are_not_wanted_end_together(bench: MakeBench) -> None:
-    b = bench()
-    unwanted = [Session(b.db, ttr=LONG_S, wanted=lambda: False) for _ in range(3)]
-    keeper(b.db).end_unwanted()
-    assert [session.lost for session in unwanted] == [True] * 3
-
-
-def test_a_heartbeat_keeps_a_session_alive(bench: MakeBench) -> None:
-    b = bench()
-    b.put(1)
-    Session(b.db, ttr=10)
-    for _ in range(5):
-        b.clock.advance(9)
-        b.sweep()  # beats, too: the keeper is the heartbeat's thread
-    assert len(b.db.get_range(KEYS.beats_due.start, KEYS.beats_due.stop)) == 2
-    b.clock.advance(10)
-    sweep_dead(b)
-    assert len(b.db.get_range(KEYS.beats_due.start, KEYS.beats_due.stop)) == 1
-
-
-def test_a_session_that_could_not_be_ended_in_time_dies(
-    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nothing renews it, though its process goes on."""
-    b = bench()
-    session = Session(b.db, ttr=2)
-    b.put("x")
-    assert b.queue.take(b.db, 0, session=session) is not None
-
-    def give_up(*_: Any, **__: Any) -> None:
-        raise FDBError(TIMED_OUT)
-
-    with monkeypatch.context() as patch:
-        patch.setattr("fdbqueue.core.sessions.session.end_session", give_up)
-        with pytest.raises(FDBError):
-            session.end_within(0.1)
-    for _ in range(4):
-        b.clock.advance(1)
-        b.sweep()
-    b.clock.advance(limits.CLOCK_SKEW_S)
-    b.sweep()
-    assert b.counts("ready", "taken") == (1, 0)
-
-
 def test_a_heartbeat_does_not_revive_a_session_being_ended(
     bench: MakeBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -224,19 +149,6 @@ def test_a_heartbeat_does_not_revive_a_session_being_ended(
     monkeypatch.setattr(Session, "_beat", lambda _, tr: beat_as_it_ends(tr))
     session.beat()
     assert session.lost
-
-
-def test_a_session_renewed_since_it_looked_dead_is_not_ended(bench: MakeBench) -> None:
-    b = bench()
-    b.put(1)
-    session = Session(b.db, ttr=10)
-    b.queue.take(b.db, 0, session=session)
-    b.clock.advance(11)
-    overdue = run(b.db, lambda tr: ask_overdue(tr, KEYS, b.db.runtime.now_us())()).dead
-    session.beat()
-    end_overdue(b.db, KEYS, overdue)
-    session.beat()
-    assert (len(overdue), session.lost, b.counts("taken")) == (1, False, (1,))
 
 
 class Rounds:
@@ -275,16 +187,12 @@ def test_a_failing_keeper_logs_once_a_minute_with_a_count(
     assert all(str(UnknownSession(session="ff")) in message for message in told)
 
 
-def fail() -> None:
-    raise FDBError(TIMED_OUT)
-
-
 def test_a_silence_ends_with_the_next_tick_of_the_keeper(
     bench: MakeBench, clock: StillClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise an outage of a moment would excuse each lease that this process loses later."""
     swept = keeper(bench().db)
-    questions = iter([fail])
+    questions = iter([GIVE_UP])
 
     def tick() -> None:
         for question in questions:
@@ -314,7 +222,7 @@ def test_an_end_that_was_interrupted_is_finished_by_a_sweeper(
     session = Session(b.db, name="n")
     b.queue.take(b.db, 0, session=session)
     with monkeypatch.context() as patch:
-        patch.setattr("fdbqueue.core.sessions.ending._enders", lambda: [_dies])
+        patch.setattr("fdbqueue.core.sessions.ending._enders", lambda: [fail_with(KeyboardInterrupt())])
         with pytest.raises(KeyboardInterrupt):
             session.end()
     assert b.counts("taken") == (1,)
@@ -322,10 +230,6 @@ def test_an_end_that_was_interrupted_is_finished_by_a_sweeper(
     assert b.counts("ready", "release") == (1, 1)
     sweep_dead(b)
     assert b.counts("release") == (1,)
-
-
-def _dies(*_: object) -> bool:
-    raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize("make", [ElementQueue.named, SimpleElementQueue.named, Queue.named])
@@ -353,10 +257,8 @@ def test_an_unreadable_payload_stops_no_sweep(bench: MakeBench) -> None:
     wait_until(lambda: any(isinstance(data, Unreadable) for data in told))
 
 
-def test_queues_of_an_unknown_kind_keep_no_dead_session(
-    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "DEAD_SESSIONS_MAX", 2)
+def test_queues_of_an_unknown_kind_keep_no_dead_session(bench: MakeBench, set_limits: SetLimits) -> None:
+    set_limits(DEAD_SESSIONS_MAX=2)
     b = bench()
     Registry().create(b.db, "of tomorrow", "of-tomorrow", {})
     for _ in range(3):  # more than one sweep ends
@@ -370,21 +272,6 @@ def test_queues_of_an_unknown_kind_keep_no_dead_session(
         assert b.counts("ready", "taken") == (1, 0)
 
 
-def test_the_contents_of_a_temporary_queue_go_with_their_session(
-    still_db: fdbqueue.Database, clock: StillClock
-) -> None:
-    queue = TaskQueue.create(still_db, "temporary", temporary=True)
-    queue.put_many(still_db, range(3))
-    other = Session(still_db, ttr=LONG_S)
-    queue.take(still_db, 0, session=other)
-    clock.advance(1_000)
-    end_the_dead(still_db, KEYS)
-    assert queue.statistics(still_db)["tasks"]["total"] == 0
-    assert TaskQueue.open(still_db, "temporary").take(still_db, 0, session=other) is None
-    with pytest.raises(UnknownSession):
-        queue.put(still_db, 1)
-
-
 def test_closing_the_database_ends_the_sessions_of_the_process(tmp_path: object) -> None:
     with (
         fdbqueue.open(f"embedded:{tmp_path}/data") as first,
@@ -396,34 +283,26 @@ def test_closing_the_database_ends_the_sessions_of_the_process(tmp_path: object)
         assert queue.take(second, 0) is None
         first.close()
         task = queue.take(second, 5)
-        assert task is not None
         assert task.attempts == 2
 
 
 def test_collecting_a_result_rings_no_doorbell(bench: Any) -> None:
     """No task becomes available by it: the first request of the line need not look."""
     b = bench()
-    source, now_us = calls_of(b.db, b.queue._shape).source, round(b.clock.now() * 1e6)
-    params = params_of(Lease(b.session.id, b"its token"))
-    server, owner = (registered(b.db, source.line, rid, now_us, params=params) for rid in (b"1", b"2"))
+    relay, doorbell = Relay(b), calls_of(b.db, b.queue._shape).source.doorbell
     b.queue.put_many(b.db, ["taken", "delivered"])
-    run(b.db, lambda tr: source.line.look(tr, server, Look(now_us, reason=Reason.SIGNAL)))
-    before = bytes(b.db.get(source.doorbell))
-    assert [t.data for t in run(b.db, lambda tr: source.line.look(tr, owner, Look(now_us))).answers] == [
-        "delivered"
-    ]
-    assert bytes(b.db.get(source.doorbell)) == before
+    relay.serve()
+    before = bytes(b.db.get(doorbell))
+    assert relay.collect() == ["delivered"]
+    assert bytes(b.db.get(doorbell)) == before
 
 
 def test_a_result_of_a_dead_caller_returns_beside_other_tasks(bench: MakeBench) -> None:
     """A plain take sees that the result is overdue, even while the queue has other tasks."""
     b = bench()
-    source = calls_of(b.db, b.queue._shape).source
-    params = params_of(Lease(b.session.id, b"the dead one"))
-    now_us = round(b.clock.now() * 1e6)
-    server, _dead = (registered(b.db, source.line, rid, now_us, params=params) for rid in (b"1", b"2"))
+    relay = Relay(b)
     b.queue.put_many(b.db, [2, "first", 3, 4])
-    run(b.db, lambda tr: source.line.look(tr, server, Look(now_us, reason=Reason.SIGNAL)))
+    relay.serve()
     b.clock.advance(limits.REQUEST_DEADLINE_S + 1)
     assert b.taken_data() == ["first", 3, 4]
 
@@ -445,18 +324,6 @@ def test_a_take_looks_behind_overdue_results_of_gone_tasks(bench: MakeBench) -> 
     b.clock.advance(limits.REQUEST_DEADLINE_S + 1)
     [back] = run(b.db, lambda tr: b.queue.take_many(tr, 1, session=b.session))
     assert back.id == last.id
-
-
-def test_the_first_request_judges_due_tasks_as_any_take(bench: MakeBench) -> None:
-    b = bench("fifottl")
-    source, params = calls_of(b.db, b.queue._shape).source, params_of(Lease(b.session.id, b"its token"))
-    b.put("urgent", pri=0, delay=1)
-    b.put("other", pri=9)
-    b.clock.advance(2)
-    now_us = round(b.clock.now() * 1e6)
-    first = registered(b.db, source.line, b"1", now_us, params=params)
-    turn = run(b.db, lambda tr: source.line.look(tr, first, Look(now_us)))
-    assert [task.data for task in turn.answers] == ["urgent"]
 
 
 @pytest.mark.parametrize(
@@ -511,22 +378,6 @@ def test_a_question_of_a_keeper_does_not_wait_for_ever(bench: MakeBench) -> None
     assert error_code(lambda: keeper(b.db).ask(body)) == TIMED_OUT
 
 
-def test_a_session_beats_again_after_a_part_of_its_ttr(bench: MakeBench) -> None:
-    b = bench()
-    session = Session(b.db, ttr=30)
-    session.beat()
-    commits = b.db.counters.commits
-    session.beat_if_due()
-    assert b.db.counters.commits == commits
-    b.clock.advance(30 / limits.BEATS_PER_TTR)
-    session.beat_if_due()
-    assert b.db.counters.commits == commits + 1
-
-
-def give_up(*_: object) -> None:
-    raise FDBError(TIMED_OUT)
-
-
 @pytest.mark.parametrize("timeout_s", [-1, float("nan"), "1"])
 def test_a_refused_end_leaves_the_session_alive(bench: MakeBench, timeout_s: Any) -> None:
     b = bench()
@@ -548,7 +399,7 @@ def test_a_close_goes_on_behind_a_session_it_cannot_end(
     process = Database(b.db.engine, b.clock)
     sessions = [Session(process) for _ in range(3)]
 
-    replace_method(monkeypatch, sessions[0], "end_within", give_up)
+    replace_method(monkeypatch, sessions[0], "end_within", GIVE_UP)
     process.close()
     assert [b.db[KEYS.session(session.id)] is None for session in sessions] == [False, True, True]
 
@@ -586,23 +437,8 @@ def test_two_first_takes_at_once_open_one_session(bench: MakeBench, monkeypatch:
     assert found == [first]
 
 
-class Slow:
-    """A queue that the database is too slow for."""
-
-    name = "slow"
-
-    def guard(self, _: object) -> Callable[[], None]:
-        return lambda: None
-
-    def ask_next_due(self, _: object) -> Callable[[], int]:
-        return lambda: 0
-
-    def tidy(self, _: object) -> bool:
-        raise FDBError(TIMED_OUT)
-
-
 def test_a_slow_queue_keeps_no_dead_session(bench: MakeBench) -> None:
-    b, slow, chore = bench(), Slow(), Chore()
+    b, slow, chore = bench(), Broken("tidy", FDBError(TIMED_OUT)), Chore()
     b.put(1)
     b.queue.take(b.db, 0, session=Session(b.db, ttr=5))
     b.clock.advance(6)
@@ -617,7 +453,7 @@ def test_a_slow_queue_keeps_no_dead_session(bench: MakeBench) -> None:
 def test_an_end_that_fails_stops_no_chore(bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
     b, chore = bench(), Chore()
     keeper(b.db)._chores = [chore]
-    monkeypatch.setattr(keeper_module, "end_the_dead", give_up)
+    monkeypatch.setattr(keeper_module, "end_the_dead", GIVE_UP)
     with pytest.raises(FDBError):
         keeper(b.db).tick()
     assert chore.done == 1
@@ -643,3 +479,31 @@ def test_a_heartbeat_mends_a_damaged_record(bench: MakeBench) -> None:
     session.beat()
     session.end()
     assert b.db[KEYS.session_named("worker")] is None
+
+
+def test_all_sessions_that_are_not_wanted_end_together(bench: MakeBench) -> None:
+    b = bench()
+    unwanted = [Session(b.db, ttr=LONG_S, wanted=lambda: False) for _ in range(3)]
+    keeper(b.db).end_unwanted()
+    assert [session.lost for session in unwanted] == [True] * 3
+
+
+def test_a_session_that_could_not_be_ended_in_time_dies(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing renews it, though its process goes on."""
+    b = bench()
+    session = Session(b.db, ttr=2)
+    b.put("x")
+    assert b.queue.take(b.db, 0, session=session) is not None
+
+    with monkeypatch.context() as patch:
+        patch.setattr("fdbqueue.core.sessions.session.end_session", GIVE_UP)
+        with pytest.raises(FDBError):
+            session.end_within(0.1)
+    for _ in range(4):
+        b.clock.advance(1)
+        b.sweep()
+    b.clock.advance(limits.CLOCK_SKEW_S)
+    b.sweep()
+    assert b.counts("ready", "taken") == (1, 0)

@@ -1,13 +1,11 @@
 """Openers of one session name share the session: it ends when the last of them ends or dies."""
 
 import threading
-from collections.abc import Callable
 
 import pytest
 from fdb import tuple as layer
 
 from fdbqueue import Database, Session
-from fdbqueue.core import limits
 from fdbqueue.core.database import run
 from fdbqueue.core.errors import InvalidArgument, UnknownSession
 from fdbqueue.core.root_keys import DEFAULT_ROOT, PRESENCE, SESSION, RootKeys
@@ -15,9 +13,8 @@ from fdbqueue.core.seam import Transaction
 from fdbqueue.core.sessions.ending import end_the_dead
 from fdbqueue.core.sessions.keeper import Keeper, Kept
 from tests.support import NOT_COMMITTED, PATIENCE_S, begin, commit_code, wait_until
-from tests.tasks.support import Bench, StillClock
+from tests.tasks.support import Bench, MakeBench, SetLimits, StillClock
 
-MakeBench = Callable[..., Bench]
 KEYS = RootKeys(DEFAULT_ROOT)
 NAME = "worker-7"
 
@@ -42,23 +39,6 @@ def test_a_transaction_from_before_an_opening_conflicts(bench: MakeBench) -> Non
     assert (commit_code(early), session.lost) == (NOT_COMMITTED, False)
 
 
-def test_two_first_openers_at_once_share_one_session(
-    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The second one opens it between the reads and the commit of the first."""
-    b, register, between = bench(), Session._register, list[Session]()
-
-    def register_late(session: Session, tr: Transaction, fresh: bytes) -> tuple[bytes, float]:
-        answer = register(session, tr, fresh)
-        if not between:
-            monkeypatch.setattr(Session, "_register", register)
-            between.append(opener(b))
-        return answer
-
-    monkeypatch.setattr(Session, "_register", register_late)
-    assert opener(b).id == between[0].id
-
-
 def test_only_a_session_with_a_name_can_have_to_exist(bench: MakeBench) -> None:
     with pytest.raises(InvalidArgument, match="name"):
         Session(bench().db, must_exist=True)
@@ -73,10 +53,8 @@ def test_the_rows_of_dead_openers_do_not_gather(bench: MakeBench) -> None:
     assert rows(b) <= of_the_bench + shared + alive
 
 
-def test_openers_beyond_those_that_are_read_keep_the_session(
-    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "OPENERS_READ_MAX", 2)
+def test_openers_beyond_those_that_are_read_keep_the_session(bench: MakeBench, set_limits: SetLimits) -> None:
+    set_limits(OPENERS_READ_MAX=2)
     b = bench()
     openers = [opener(b) for _ in range(4)]
     for session in openers[:3]:
@@ -140,11 +118,9 @@ def test_a_session_of_an_earlier_release_goes_on(bench: MakeBench, clock: StillC
     Keeper(b.db, KEYS).tick()
 
 
-def test_a_leaving_opener_among_dead_ones_ends_no_session(
-    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_leaving_opener_among_dead_ones_ends_no_session(bench: MakeBench, set_limits: SetLimits) -> None:
     """It reads the first openers only, and one behind them may live."""
-    monkeypatch.setattr(limits, "OPENERS_READ_MAX", 2)
+    set_limits(OPENERS_READ_MAX=2)
     b = bench()
     _, leaving, last = sorted((opener(b) for _ in range(3)), key=lambda session: session._opener)
     b.clock.advance(5)
@@ -169,3 +145,20 @@ def test_a_session_that_ended_with_a_damaged_record_is_unknown(bench: MakeBench)
     with pytest.raises(UnknownSession):
         Session(b.db, name=NAME, must_exist=True)
     assert opener(b).id == session.id
+
+
+def test_two_first_openers_at_once_share_one_session(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second one opens it between the reads and the commit of the first."""
+    b, register, between = bench(), Session._register, list[Session]()
+
+    def register_late(session: Session, tr: Transaction, fresh: bytes) -> tuple[bytes, float]:
+        answer = register(session, tr, fresh)
+        if not between:
+            monkeypatch.setattr(Session, "_register", register)
+            between.append(opener(b))
+        return answer
+
+    monkeypatch.setattr(Session, "_register", register_late)
+    assert opener(b).id == between[0].id

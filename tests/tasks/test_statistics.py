@@ -1,17 +1,14 @@
 """Statistics, of a queue and by task key: how tasks have ended, what is due, the busiest keys."""
 
-import threading
-from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import pytest
 from fdb import tuple as layer
-from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue import Database, Group, Session, TaskQueue
+from fdbqueue import Group, Session, TaskQueue
 from fdbqueue.core import limits
 from fdbqueue.core.database import run
 from fdbqueue.core.errors import InvalidArgument, UnsupportedOption
@@ -22,27 +19,14 @@ from fdbqueue.tasks.source import Parts
 from fdbqueue.tasks.stored.key_counts import level_of
 from tests.partitions.support import key_in, moving_key
 from tests.queue_support import faulty
-from tests.support import NOT_COMMITTED, PATIENCE_S, begin, commit_code
-from tests.tasks.partitions import MakeBench as MakeParted
-from tests.tasks.support import LONG_S, Bench, StillClock
+from tests.tasks.partitions import MakeParted
+from tests.tasks.support import LONG_S, Bench, MakeBench, SetLimits, StillClock
 from tests.tasks.test_micro import meets, putting
-
-MakeBench = Callable[..., Bench]
 
 
 def looked(b: Bench) -> dict[str, int]:
     """The tasks, as a transaction sees them: nothing is swept."""
     return run(b.db, b.queue.statistics)["tasks"]
-
-
-def test_truncating_some_conflicts_with_the_end_of_one_of_them(bench: MakeBench) -> None:
-    b = bench()
-    b.queue.put_many(b.db, range(2))
-    task, tr = b.take(), begin(b.db)
-    assert b.queue.truncate_some(tr, 2) == 2
-    b.queue.ack(b.db, task)
-    assert commit_code(tr) == NOT_COMMITTED
-    assert b.counts("total", "ready") == (1, 1)
 
 
 def test_takes_that_are_undone_together_are_counted_apart(bench: MakeBench) -> None:
@@ -66,8 +50,8 @@ def test_due_tasks_are_counted_beside_the_stored_states(bench: MakeBench) -> Non
     assert (found["delayed"], found["due"], found["ready"], found["taken"]) == (3, 2, 1, 1)
 
 
-def test_due_tasks_are_counted_up_to_a_bound(bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "DUE_COUNTED_MAX", 3)
+def test_due_tasks_are_counted_up_to_a_bound(bench: MakeBench, set_limits: SetLimits) -> None:
+    set_limits(DUE_COUNTED_MAX=3)
     b = bench("fifottl")
     for _ in range(5):
         b.put(delay=1)
@@ -85,9 +69,9 @@ LOOKS: dict[str, Callable[[TaskQueue, Any], Any]] = {
 
 @pytest.mark.parametrize("look", LOOKS.values(), ids=LOOKS)
 def test_a_look_sweeps_one_batch(
-    bench: MakeBench, monkeypatch: pytest.MonkeyPatch, look: Callable[[TaskQueue, Any], Any]
+    bench: MakeBench, set_limits: SetLimits, look: Callable[[TaskQueue, Any], Any]
 ) -> None:
-    monkeypatch.setattr(limits, "DUE_BATCH", 2)
+    set_limits(DUE_BATCH=2)
     b = bench("utubettl")
     for n in range(5):
         b.put(n, delay=1, key=n)
@@ -125,7 +109,7 @@ def test_a_look_does_not_fail_for_a_sweep(bench: MakeBench, monkeypatch: pytest.
     assert b.counts("delayed", "due") == (1, 1)
 
 
-def test_statistics_add_the_tasks_of_all_cancelled_groups(bench: Callable[..., Bench]) -> None:
+def test_statistics_add_the_tasks_of_all_cancelled_groups(bench: MakeBench) -> None:
     b = bench()
     for size in (2, 3):
         of = Group.create(b.db)
@@ -156,11 +140,8 @@ def test_bad_questions(bench: MakeBench) -> None:
         TaskQueue.create(b.db, "plain", "fifo").key_statistics(b.db, 1)
 
 
-def test_among_too_many_keys_the_busy_ones_are_found(
-    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "KEYS_LOOKED_AT_MAX", 3)
-    monkeypatch.setattr(limits, "KEY_LEVEL_MIN", 1)
+def test_among_too_many_keys_the_busy_ones_are_found(bench: MakeBench, set_limits: SetLimits) -> None:
+    set_limits(KEYS_LOOKED_AT_MAX=3, KEY_LEVEL_MIN=1)
     b = bench("fair")
     for key in range(20):
         b.queue.put_many(b.db, ["x"] * {11: 9, 17: 30}.get(key, 1), key=key)
@@ -169,9 +150,8 @@ def test_among_too_many_keys_the_busy_ones_are_found(
     assert [(s.key, s.ready) for s in b.queue.key_statistics(b.db, 2)] == [(17, 17)]
 
 
-def test_looking_reads_as_much_whatever_there_is(clock: StillClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "KEYS_LOOKED_AT_MAX", 5)
-    monkeypatch.setattr(limits, "KEY_LEVEL_MIN", 0)
+def test_looking_reads_as_much_whatever_there_is(clock: StillClock, set_limits: SetLimits) -> None:
+    set_limits(KEYS_LOOKED_AT_MAX=5, KEY_LEVEL_MIN=0)
 
     def read(keys: int) -> int:
         with fdbqueue.open("memory:", runtime=clock) as db:
@@ -200,10 +180,8 @@ def test_the_level_follows_the_number_at_a_distance() -> None:
     assert moves == [(64, 6), (128, 7), (256, 8), (127, 6), (31, 0)]
 
 
-def test_puts_of_one_key_do_not_meet_where_its_level_moves(
-    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "KEY_LEVEL_MIN", 1)
+def test_puts_of_one_key_do_not_meet_where_its_level_moves(bench: MakeBench, set_limits: SetLimits) -> None:
+    set_limits(KEY_LEVEL_MIN=1)
     b = bench("fair")
     b.queue.put_many(b.db, ["x"] * 3, key="a")
     assert not meets(b, putting(b, "a"), putting(b, "a"))
@@ -213,20 +191,18 @@ def test_puts_of_one_key_do_not_meet_where_its_level_moves(
 
 @pytest.mark.parametrize("sizes", [(1, 9), (9, 1)], ids=["higher first", "lower first"])
 def test_moves_apart_meet_so_that_a_key_has_one_entry(
-    bench: MakeBench, monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, int]
+    bench: MakeBench, set_limits: SetLimits, sizes: tuple[int, int]
 ) -> None:
     """Whichever of the two levels is committed first."""
-    monkeypatch.setattr(limits, "KEY_LEVEL_MIN", 1)
+    set_limits(KEY_LEVEL_MIN=1)
     b = bench("fair")
     b.queue.put_many(b.db, ["x"] * 3, key="a")
     mine, theirs = (partial(b.queue.put_many, data=["x"] * size, key="a") for size in sizes)
     assert meets(b, mine, theirs)
 
 
-def test_counting_leaves_nothing_of_a_key_that_was_busy(
-    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "KEY_LEVEL_MIN", 0)
+def test_counting_leaves_nothing_of_a_key_that_was_busy(bench: MakeBench, set_limits: SetLimits) -> None:
+    set_limits(KEY_LEVEL_MIN=0)
     b = bench("utube", key_concurrency=5)
     b.queue.put_many(b.db, range(20), key="a")
     session = Session(b.db, ttr=LONG_S)
@@ -234,39 +210,6 @@ def test_counting_leaves_nothing_of_a_key_that_was_busy(
         for task in tasks:
             b.queue.ack(b.db, task)
     assert b.contents() == []
-
-
-@pytest.mark.parametrize("kind", ["fair", "utube"])
-def test_numbers_and_index_are_true_beside_threads(
-    db: Database, space: Subspace, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "KEY_LEVEL_MIN", 1)
-    queue = TaskQueue.create(db, "numbers", kind, root=space)
-
-    def work(number: int) -> None:
-        if number % 2:
-            for size in (1, 2, 5, 1, 9):
-                queue.put_many(db, range(size), key="busy")
-                queue.put(db, 0, key=number)
-        else:
-            for _ in range(15):
-                task = queue.take(db, 0)
-                if task is not None:
-                    queue.ack(db, task)
-
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(PATIENCE_S)
-    counted = {s.key: s.ready for s in queue.key_statistics(db, 9)}
-    assert counted == Counter(task.key for task in queue.tasks(db, "r", 500))
-    index, levels = run(db, lambda tr: queue._shape.discipline.counts.index(tr, 99))  # type: ignore[attr-defined]
-    assert index == levels
-    while task := queue.take(db, 0):
-        queue.ack(db, task)
-    assert queue.key_statistics(db, 9) == []
-    assert run(db, lambda tr: queue._shape.discipline.counts.index(tr, 99)) == ([], [])  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(("before", "after"), [(2, 4), (4, 2)])
@@ -281,6 +224,5 @@ def test_a_moving_key_has_its_oldest_task_in_either_partition(
     b.put("new", key=key)
     assert len({*b.places().values()}) == 2
     [found] = b.queue.key_statistics(b.db, 9)
-    assert found.oldest is not None
     assert (found.key, found.ready, found.oldest.id) == (key, 2, old)
     assert found.oldest.age_s >= 5

@@ -1,13 +1,12 @@
 """Steps: the result of a step that is done is kept with its task, and the step is not run again."""
 
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 import fdbqueue
-from fdbqueue import DeadLetters, TaskQueue, transactional
+from fdbqueue import transactional
 from fdbqueue.core import limits
 from fdbqueue.core.errors import (
     DeferredBody,
@@ -21,10 +20,7 @@ from fdbqueue.core.errors import (
     TooManySteps,
 )
 from fdbqueue.tasks.stored.records import id_bytes
-from tests.tasks.partitions import MakeBench as MakeParted
-from tests.tasks.support import Bench
-
-MakeBench = Callable[..., Bench]
+from tests.tasks.support import Bench, MakeBench, SetLimits
 
 
 def steps_of(b: Bench) -> list[bytes]:
@@ -92,64 +88,6 @@ def test_a_holder_that_has_lost_its_lease_stores_no_step(bench: MakeBench) -> No
     with pytest.raises(NotTaken):
         b.queue.step(b.db, task, "late", never)
     assert steps_of(b) == []
-
-
-@pytest.mark.parametrize(
-    "end",
-    [
-        lambda b, task: b.queue.ack(b.db, task),
-        lambda b, task: b.queue.delete(b.db, task),
-        lambda b, task: b.queue.cancel(b.db, task.id) and b.queue.release(b.db, task),
-        lambda b, _: b.queue.truncate(b.db),
-        lambda b, _: b.queue.truncate_some(b.db),
-        lambda b, task: b.queue.release(b.db, task) and b.queue.drop(b.db),
-        lambda b, _: b.clock.advance(100) or b.sweep(),
-    ],
-    ids=["ack", "delete", "cancel", "truncate", "truncate some", "drop", "expiry"],
-)
-def test_the_steps_go_with_their_task(bench: MakeBench, end: Callable[[Bench, Any], object]) -> None:
-    b = bench("fifottl", ttl=50)
-    task = stepped(b, "a", "b")
-    assert len(steps_of(b)) == 2
-    end(b, task)
-    assert steps_of(b) == []
-
-
-def test_steps_move_with_their_task_to_another_partition(parted: MakeParted) -> None:
-    b = parted("utubettl", partitions=5)
-    ids = [b.put("x", key=n) for n in range(6)]
-    for _ in ids:
-        task = b.take()
-        b.queue.step(b.db, task, "a", lambda task=task: task.key)
-        b.queue.release(b.db, task, delay=5)
-    b.repartition(2)
-    b.clock.advance(6)
-    b.settle()
-    for _ in ids:
-        task = b.take()
-        assert b.queue.step(b.db, task, "a", never) == task.key
-        b.queue.ack(b.db, task)
-    assert fdbqueue.verify(b.db, b.queue).findings == ()
-
-
-def test_a_redrive_into_another_queue_begins_without_steps(bench: MakeBench) -> None:
-    b = bench()
-    other = TaskQueue.create(b.db, "other")
-    b.queue.bury(b.db, stepped(b, "a"))
-    letters = DeadLetters.open(b.db, "bench")
-    letters.begin_redrive(b.db, into="other", rate_per_s=1000)
-    letters.step_redrive(b.db)
-    (task,) = other.tasks(b.db, "r", 9)
-    assert (task.steps, other.steps(b.db, task), steps_of(b)) == (0, [], [])
-
-
-def test_a_later_put_that_replaces_a_task_clears_its_steps(bench: MakeBench) -> None:
-    b = bench()
-    task = stepped(b, "a", unique="invoice")
-    b.queue.release(b.db, task)
-    b.put("y", unique="invoice", on_conflict="replace")
-    found = b.take()
-    assert (found.id, found.data, found.steps, steps_of(b)) == (task.id, "y", 0, [])
 
 
 def test_a_step_within_itself_is_refused(bench: MakeBench) -> None:
@@ -243,22 +181,21 @@ def test_a_result_of_a_step_that_cannot_be_stored_is_refused(
     assert steps_of(b) == []
 
 
-def test_the_steps_of_a_task_are_bounded(bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "STEPS_MAX", 2)
+def test_the_steps_of_a_task_are_bounded(bench: MakeBench, set_limits: SetLimits) -> None:
+    set_limits(STEPS_MAX=2)
     b = bench()
     task = stepped(b, "a", "b")
     with pytest.raises(TooManySteps, match="at most 2 steps"):
         b.queue.step(b.db, task, "c", lambda: None)
-    monkeypatch.setattr(limits, "STEPS_MAX", 9)
-    monkeypatch.setattr(limits, "STEPS_BYTES_MAX", 99)
+    set_limits(STEPS_MAX=9, STEPS_BYTES_MAX=99)
     with pytest.raises(TooManySteps, match="of 99 bytes"):
         b.queue.step(b.db, task, "c", lambda: "x" * 80)
     assert b.queue.steps(b.db, task) == ["a", "b"]
 
 
-def test_a_step_that_is_refused_writes_nothing(bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_that_is_refused_writes_nothing(bench: MakeBench, set_limits: SetLimits) -> None:
     """A transaction that goes on behind the refusal commits."""
-    monkeypatch.setattr(limits, "STEPS_MAX", 1)
+    set_limits(STEPS_MAX=1)
     b = bench()
     task = stepped(b, "a")
 
@@ -300,3 +237,12 @@ def test_an_unreadable_task_takes_its_steps_with_it(bench: MakeBench) -> None:
     b.db[b.queue._shape.keys.task(id_bytes(task.id))] = b"no record"
     b.queue.delete(b.db, task.id)
     assert steps_of(b) == []
+
+
+def test_a_later_put_that_replaces_a_task_clears_its_steps(bench: MakeBench) -> None:
+    b = bench()
+    task = stepped(b, "a", unique="invoice")
+    b.queue.release(b.db, task)
+    b.put("y", unique="invoice", on_conflict="replace")
+    found = b.take()
+    assert (found.id, found.data, found.steps, steps_of(b)) == (task.id, "y", 0, [])

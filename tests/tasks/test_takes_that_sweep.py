@@ -14,16 +14,15 @@ from fdbqueue.core.database import run
 from fdbqueue.core.line.staging import Outcome, Turn
 from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.stored.records import id_bytes
-from tests.tasks.partitions import MakeBench
-from tests.tasks.support import Bench, StillClock
+from tests.tasks.partitions import MakeParted
+from tests.tasks.support import Bench, SetLimits, StillClock
 from tests.tasks.test_poison import spoil_payload, spoil_records
 from tests.tasks.trips import Trips, trips_of
 
 
 @pytest.fixture
-def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "DUE_BATCH", 4)
-    monkeypatch.setattr(limits, "TIDY_ROUNDS_MAX", 3)
+def small_batches(set_limits: SetLimits) -> None:
+    set_limits(DUE_BATCH=4, TIDY_ROUNDS_MAX=3)
 
 
 def take(b: Any) -> Any:
@@ -46,7 +45,7 @@ def test_a_batch_is_swept_from_all_partitions_together(
 
 @pytest.mark.usefixtures("small_batches")
 @pytest.mark.parametrize("partitions", [1, 2, 8])
-def test_nothing_is_never_told_beside_a_ready_task(parted: MakeBench, partitions: int) -> None:
+def test_nothing_is_never_told_beside_a_ready_task(parted: MakeParted, partitions: int) -> None:
     b = parted(partitions=partitions)
     for number in range(40 * partitions):  # more in each than one transaction sweeps
         b.put(number, ttl=5)
@@ -60,7 +59,7 @@ def test_nothing_is_never_told_beside_a_ready_task(parted: MakeBench, partitions
 
 
 @pytest.mark.usefixtures("small_batches")
-def test_nothing_is_told_after_the_last_expired_task(parted: MakeBench) -> None:
+def test_nothing_is_told_after_the_last_expired_task(parted: MakeParted) -> None:
     b = parted(partitions=4)
     for number in range(11):
         b.put(number, ttl=5)
@@ -69,7 +68,7 @@ def test_nothing_is_told_after_the_last_expired_task(parted: MakeBench) -> None:
 
 
 @pytest.mark.usefixtures("small_batches")
-def test_a_paused_queue_has_nothing_whatever_is_due(parted: MakeBench) -> None:
+def test_a_paused_queue_has_nothing_whatever_is_due(parted: MakeParted) -> None:
     b = parted(partitions=2)
     for number in range(40):
         b.put(number, ttl=5)
@@ -78,11 +77,9 @@ def test_a_paused_queue_has_nothing_whatever_is_due(parted: MakeBench) -> None:
     assert take(b) is None
 
 
-def test_a_sweep_of_several_partitions_moves_few_bytes(
-    parted: MakeBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sweep_of_several_partitions_moves_few_bytes(parted: MakeParted, set_limits: SetLimits) -> None:
     """Each task that is due joins another partition, with its payload."""
-    monkeypatch.setattr(limits, "MOVED_BYTES_MAX", 100_000)
+    set_limits(MOVED_BYTES_MAX=100_000)
     b = parted(partitions=4)
     for _ in range(4):
         b.put("x" * 60_000, delay=5)
@@ -101,7 +98,7 @@ def test_a_sweep_of_several_partitions_moves_few_bytes(
 
 @pytest.mark.usefixtures("small_batches")
 @pytest.mark.parametrize("partitions", [1, 2])
-def test_nothing_is_never_told_beside_unreadable_tasks(parted: MakeBench, partitions: int) -> None:
+def test_nothing_is_never_told_beside_unreadable_tasks(parted: MakeParted, partitions: int) -> None:
     b = parted("fifo", partitions=partitions)
     for _ in range(6 * partitions):
         spoil_payload(b.db, b.queue, id_bytes(b.put("bad")))
@@ -122,7 +119,7 @@ def test_a_task_that_comes_due_in_a_look_has_its_priority(still_db: Database, cl
     assert b.taken_data() == ["due", "ready"]
 
 
-def test_a_task_that_comes_due_in_a_take_has_its_priority(parted: MakeBench) -> None:
+def test_a_task_that_comes_due_in_a_take_has_its_priority(parted: MakeParted) -> None:
     """It stands before the task that the take has found first."""
     b = parted("fifottl")
     b.put("ready", pri=5)
@@ -131,7 +128,7 @@ def test_a_task_that_comes_due_in_a_take_has_its_priority(parted: MakeBench) -> 
     assert b.taken_data() == ["due", "ready"]
 
 
-def test_a_sweep_clears_an_earlier_timer_of_a_task(parted: MakeBench) -> None:
+def test_a_sweep_clears_an_earlier_timer_of_a_task(parted: MakeParted) -> None:
     """Each sweep would find it due, and the task not."""
     b = parted("fifottl", ttl=100)
     keys, id_ = b.queue._shape.keys, b.put("stays")
@@ -142,7 +139,7 @@ def test_a_sweep_clears_an_earlier_timer_of_a_task(parted: MakeBench) -> None:
     assert b.db[timer] is None
 
 
-def test_a_task_with_two_timers_expires_once(parted: MakeBench) -> None:
+def test_a_task_with_two_timers_expires_once(parted: MakeParted) -> None:
     b = parted("fifottl", ttl=100)
     keys, stays, id_ = b.queue._shape.keys, b.put("stays"), b.put("expires", ttl=5)
     b.db[keys.timer(b.db.runtime.now_us(), id_bytes(id_))] = b""
@@ -153,7 +150,7 @@ def test_a_task_with_two_timers_expires_once(parted: MakeBench) -> None:
 
 
 @pytest.mark.parametrize("partitions", [1, 2])
-def test_a_look_that_is_begun_anew_gives_each_task_once(parted: MakeBench, partitions: int) -> None:
+def test_a_look_that_is_begun_anew_gives_each_task_once(parted: MakeParted, partitions: int) -> None:
     """It begins anew behind entries that it has set aside."""
     b = parted("fifo", partitions=partitions)
     ids = [task.id for task in b.queue.put_many(b.db, range(5))]

@@ -15,6 +15,7 @@ from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.core.sessions.session import own_session_of
 from tests.support import NOT_COMMITTED, commit_code
 from tests.tasks.support import LONG_S, StillClock
+from tests.tasks.test_lasting_threads import fail_with
 
 KEYS = RootKeys(DEFAULT_ROOT)
 NAME = "scratch"
@@ -141,15 +142,12 @@ def test_the_old_contents_are_gone_whatever_they_were(two: Two) -> None:
 def test_a_queue_in_place_of_another_finds_free_slots(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
     """The end of the session was interrupted before it came to the tasks."""
 
-    def dies(*_: object) -> bool:
-        raise KeyboardInterrupt
-
     Limit.set(two.first, "api", slots=1)
     old = two.create(two.first, limits=["api"])
     old.put(two.first, 1)
     assert old.take(two.first, 0, session=Session(two.second, ttr=LONG_S)) is not None
     with monkeypatch.context() as patch:
-        patch.setattr("fdbqueue.core.sessions.ending._enders", lambda: [dies])
+        patch.setattr("fdbqueue.core.sessions.ending._enders", lambda: [fail_with(KeyboardInterrupt())])
         with pytest.raises(KeyboardInterrupt):
             two.end_first()
     two.clock.advance(1)

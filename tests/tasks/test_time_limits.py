@@ -8,7 +8,7 @@ from fdb.subspace_impl import Subspace
 
 from fdbqueue import FairQueue, Group, Queue, TaskQueue
 from fdbqueue.core.errors import GroupTimeout, QueueFull, ResultTimeout
-from tests.tasks.support import Bench, StillClock
+from tests.tasks.support import Bench, MakeBench, StillClock
 
 Wait = Callable[[Bench, float], Any]
 
@@ -63,7 +63,7 @@ WAITS: dict[str, Wait] = {
 @pytest.mark.parametrize("timeout", [0, 0.5, 7])
 @pytest.mark.parametrize("name", WAITS)
 def test_a_wait_ends_at_its_time_limit(
-    bench: Callable[..., Bench], clock: StillClock, name: str, timeout: float
+    bench: MakeBench, clock: StillClock, name: str, timeout: float
 ) -> None:
     """Shorter and longer than the time after which it looks again by itself."""
     b = bench("fifottl")

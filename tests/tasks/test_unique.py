@@ -9,20 +9,18 @@ import pytest
 import fdbqueue
 from fdbqueue import TaskQueue, transactional
 from fdbqueue.core import limits
-from fdbqueue.core.errors import InvalidArgument, QueueFull, UniqueTaskBusy, UnknownSession, UnsupportedOption
+from fdbqueue.core.errors import InvalidArgument, UnknownSession, UnsupportedOption
 from fdbqueue.core.seam import engine_errors
 from fdbqueue.tasks.calls import calls_of, tasks_of
-from fdbqueue.tasks.options import kind_names
 from fdbqueue.tasks.stored.records import PAYLOAD, TASK, id_bytes, record_of, record_to_bytes
 from fdbqueue.tasks.unique import UniqueKeys, UniqueRows, without_unique
-from tests.support import NOT_COMMITTED, begin, commit_code
-from tests.tasks.partitions import MakeBench, PartitionsBench, moving_key
+from tests.tasks.partitions import MakeParted, PartitionsBench
 
 KEY = "invoice-17"
 
 
 @pytest.fixture(params=[1, 3], ids=["whole", "parted"])
-def b(request: pytest.FixtureRequest, parted: MakeBench) -> Iterator[PartitionsBench]:
+def b(request: pytest.FixtureRequest, parted: MakeParted) -> Iterator[PartitionsBench]:
     made = parted("fifottl", partitions=request.param, ttr=60)
     yield made
     assert fdbqueue.verify(made.db, root=made.root).findings == ()
@@ -56,43 +54,13 @@ def record_key(b: PartitionsBench, task: fdbqueue.Task) -> bytes:
     return bytes(shape.keys.task(id_bytes(task.id)))
 
 
-# One task.
-
-
-@pytest.mark.parametrize("unique", ["a", 7, True, b"a", ("a", 7), 2.5])
-def test_any_task_key_may_be_unique(b: PartitionsBench, unique: Any) -> None:
-    task = put(b, unique=unique)
-    assert task.unique == unique
-    assert put(b, unique=unique).id == task.id
-    assert b.queue.peek(b.db, task).unique == unique
-
-
-def test_other_unique_keys_are_other_tasks(b: PartitionsBench) -> None:
-    assert len({put(b, unique=unique).id for unique in (1, "1", (1,), b"1", None)}) == 5
-
-
-@pytest.mark.parametrize("kind", kind_names())
-def test_queues_of_every_kind_have_unique_keys(db: fdbqueue.Database, space: Any, kind: str) -> None:
-    queue = TaskQueue.create(db, "q", kind, root=space)
-    task = queue.put(db, "x", unique=KEY)
-    assert queue.put(db, "y", unique=KEY, on_conflict="replace").id == task.id
-    taken = queue.take(db, 0)
-    assert taken is not None
-    assert (taken.data, taken.unique) == ("y", KEY)
-    queue.ack(db, taken)
-    assert not queue.put(db, "z", unique=KEY).existed
-    assert fdbqueue.verify(db, root=space).findings == ()
-
-
-@pytest.mark.commits_by_hand
-def test_a_put_in_a_transaction_sees_the_one_before(b: PartitionsBench) -> None:
-    @transactional
-    def body(tr: Any) -> list[fdbqueue.Task]:
-        return [b.queue.put(tr, n, unique=KEY, on_conflict="replace") for n in range(3)]
-
-    found = body(b.db)
-    assert [task.existed for task in found] == [False, True, True]
-    assert b.queue.peek(b.db, found[0]).data == 2
+def test_any_task_key_may_be_unique(b: PartitionsBench) -> None:
+    """Keys of other types are other keys."""
+    keys = ("a", 1, True, b"a", ("a", 7), 2.5, "1", (1,), b"1")
+    tasks = [put(b, unique=unique) for unique in keys]
+    assert [put(b, unique=unique).id for unique in keys] == [task.id for task in tasks]
+    assert [b.queue.peek(b.db, task).unique for task in tasks] == [*keys]
+    assert len({task.id for task in tasks}) == len(keys)
 
 
 def test_an_arrival_conflicts_with_a_put_of_its_unique_key(b: PartitionsBench) -> None:
@@ -104,15 +72,6 @@ def test_an_arrival_conflicts_with_a_put_of_its_unique_key(b: PartitionsBench) -
     assert UniqueRows(b.queue._shape, "").arriving(tr, [record], b.db.runtime.now_us()) == [record]
     put(b)
     assert not commits(tr)
-
-
-def test_two_puts_at_once_make_one_task(b: PartitionsBench) -> None:
-    one, other = b.db.create_transaction(), b.db.create_transaction()
-    for tr in (one, other):
-        assert not b.queue.put(tr, "x", unique=KEY).existed
-    one.commit().wait()
-    assert not commits(other)
-    assert total(b) == 1
 
 
 def effect_of(b: PartitionsBench) -> bytes:
@@ -137,7 +96,7 @@ def test_a_skipping_put_conflicts_with_the_end_of_the_task(
 
 
 @pytest.mark.parametrize("partitions", [2, 4])
-def test_no_touch_fails_a_skipping_put_after_a_repartition(parted: MakeBench, partitions: int) -> None:
+def test_no_touch_fails_a_skipping_put_after_a_repartition(parted: MakeParted, partitions: int) -> None:
     b = parted("fifottl", partitions=3, ttr=60)
     put(b)
     taken = b.take()
@@ -148,53 +107,6 @@ def test_no_touch_fails_a_skipping_put_after_a_repartition(parted: MakeBench, pa
     tr.set(effect_of(b), b"")
     b.queue.touch(b.db, taken, 5)
     assert commits(tr)
-
-
-@pytest.mark.parametrize("partitions", [1, 3])
-def test_combined_puts_of_one_key_count_one_after_the_other(db: Any, space: Any, partitions: int) -> None:
-    queue = TaskQueue.create(db, "q", "fifottl", partitions=partitions, root=space)
-    random, drafts = (
-        bytes(limits.RANDOM_SUFFIX_BYTES),
-        [
-            queue._draft(n, {"unique": KEY, "scope": "queued", "on_conflict": conflict})
-            for n, conflict in enumerate(("skip", "replace", "skip", "replace"))
-        ],
-    )
-    other = queue._draft("other", {"unique": "other", "scope": "queued"})
-    calls = queue._calls(db)
-
-    @transactional
-    def body(tr: Any) -> list[fdbqueue.Task]:
-        return calls._put_in(tr, [*drafts, other], random, 0)
-
-    found = body(db)
-    assert [(task.data, task.existed) for task in found] == [
-        (0, False),
-        (1, True),
-        (1, True),
-        (3, True),
-        ("other", False),
-    ]
-    assert len({task.id for task in found}) == 2
-    assert fdbqueue.verify(db, root=space).findings == ()
-
-
-def test_a_busy_task_fails_its_own_caller_only(db: Any, space: Any) -> None:
-    queue = TaskQueue.create(db, "q", root=space)
-    queue.put(db, 0, unique=KEY)
-    queue.take(db, 0)
-    drafts = [
-        queue._draft(n, {"unique": unique, "on_conflict": "replace"})
-        for n, unique in enumerate((KEY, "other"))
-    ]
-
-    @transactional
-    def body(tr: Any) -> list[Any]:
-        return list(queue._calls(db)._put_in(tr, drafts, bytes(limits.RANDOM_SUFFIX_BYTES), 0))
-
-    busy, task = body(db)
-    assert isinstance(busy, UniqueTaskBusy)
-    assert (task.existed, task.data) == (False, 1)
 
 
 def test_combined_puts_read_few_bytes_of_existing_tasks(b: PartitionsBench) -> None:
@@ -235,40 +147,6 @@ def put_together(b: PartitionsBench, keys: Sequence[int]) -> list[Any]:
     return list(body(b.db))
 
 
-# Scopes.
-
-
-@pytest.mark.parametrize("way", ["release", "delayed", "kicked", "given back"])
-def test_a_task_that_comes_back_finds_a_window_over(b: PartitionsBench, way: str) -> None:
-    """No task has the key any more, though no sweep has removed its entry yet."""
-    first = put(b, scope="queued")
-    task = b.take()
-    b.queue.delete(b.db, put(b, scope=5))
-    b.clock.advance(6)
-    match way:
-        case "release":
-            b.queue.release(b.db, task)
-        case "delayed":
-            b.queue.release(b.db, task, delay=5)
-        case "kicked":
-            b.queue.bury(b.db, task)
-            b.queue.kick(b.db, 1)
-        case "given back":
-            b.queue.give_back(b.db, task)
-    assert b.queue.peek(b.db, first).unique == KEY
-    assert put(b, scope="queued").id == first.id
-    assert entries(b) == 1
-
-
-def test_a_sweep_removes_the_entry_of_a_scope_that_is_over(b: PartitionsBench) -> None:
-    put(b, scope=30)
-    b.queue.ack(b.db, b.take())
-    assert entries(b) == 2
-    b.clock.advance(31)
-    b.settle()
-    assert entries(b) == 0
-
-
 def test_a_sweep_leaves_the_entry_of_a_put_that_it_has_not_seen(b: PartitionsBench) -> None:
     put(b, scope=30)
     b.clock.advance(31)
@@ -280,47 +158,11 @@ def test_a_sweep_leaves_the_entry_of_a_put_that_it_has_not_seen(b: PartitionsBen
     assert put(b, scope=30).id == second.id
 
 
-def test_the_scope_is_that_of_the_task_with_the_key(b: PartitionsBench) -> None:
-    first = put(b, scope="unfinished")
-    b.take()
-    assert put(b, scope="queued").id == first.id
-
-
-# The end of a task.
-
-
-@pytest.mark.parametrize(
-    "end", ["ack", "delete", "cancel", "truncate", "truncate_some", "expire", "cancel taken"]
-)
-@pytest.mark.parametrize("scope", ["queued", "unfinished"])
-def test_no_end_of_a_task_leaves_its_entry_behind(b: PartitionsBench, end: str, scope: str) -> None:
-    task = put(b, scope=scope, ttl=50)
-    match end:
-        case "ack":
-            b.queue.ack(b.db, b.take())
-        case "expire":
-            b.clock.advance(51)
-            b.settle()
-        case "truncate" | "truncate_some":
-            getattr(b.queue, end)(b.db)
-        case "cancel taken":
-            taken = b.take()
-            b.queue.cancel(b.db, taken)
-            b.queue.release(b.db, taken)
-        case _:
-            getattr(b.queue, end)(b.db, task)
-    assert entries(b) == 0
-    assert not put(b, scope=scope).existed
-
-
 def test_a_dropped_queue_leaves_no_entry(b: PartitionsBench) -> None:
     put(b, scope=30)
     put(b, unique=2)
     b.queue.drop(b.db)
     assert entries(b) == 0
-
-
-# Conflicts.
 
 
 @pytest.mark.parametrize("sizes", [(0, 2_000), (2_000, 0), (2_000, 1_000), (300_000, 2_000)])
@@ -336,62 +178,14 @@ def test_replace_leaves_nothing_of_the_old_payload(b: PartitionsBench, sizes: tu
     assert left == []
 
 
-# Beside other features.
-
-
-def test_a_full_queue_takes_a_put_with_a_task_that_exists(parted: MakeBench) -> None:
-    for partitions in (1, 3):
-        b = parted("limfifottl", partitions=partitions, capacity=1)
-        first = put(b, 1)
-        assert put(b, 2, on_conflict="replace").id == first.id
-        with pytest.raises(QueueFull):
-            put(b, 1, unique=2)
-        b.queue.drop(b.db)
-
-
-def test_an_expired_task_makes_room_for_its_successor(parted: MakeBench) -> None:
-    b = parted("limfifottl", capacity=1)
-    put(b, 1, ttl=5)
-    b.clock.advance(6)
-    assert not put(b, 2).existed
-
-
 @pytest.mark.parametrize("kind", ["utubettl", "fair"])
-def test_the_successor_of_an_expired_task_is_taken(parted: MakeBench, kind: str) -> None:
+def test_the_successor_of_an_expired_task_is_taken(parted: MakeParted, kind: str) -> None:
     """Its put ends the other task, with which their task key had its place."""
     b = parted(kind)
     put(b, 1, key="k", ttl=5)
     b.clock.advance(6)
     fdbqueue.transactional(lambda tr: b.queue.put(tr, 2, key="k", unique=KEY))(b.db)
     assert b.take().data == 2
-
-
-@pytest.mark.parametrize("scope", ["queued", "unfinished", 1e6])
-def test_tasks_keep_their_keys_in_another_partition(parted: MakeBench, scope: Any) -> None:
-    b = parted("utubettl", partitions=2)
-    key = moving_key(2, 7)
-    first = put(b, "x" * 2_000, key=key, delay=5, scope=scope)
-    b.repartition(7)
-    b.settle()
-    b.clock.advance(6)
-    b.settle()
-    again = put(b, "y" * 2_000, key=key, on_conflict="replace")
-    assert again.id == first.id
-    task = b.take()
-    assert task.data == "y" * 2_000
-    assert fdbqueue.verify(b.db, root=b.root).findings == ()
-    b.queue.ack(b.db, task)
-    assert entries(b) == (2 if scope == 1e6 else 0)
-
-
-def test_a_kicked_task_that_moves_takes_its_key_again(parted: MakeBench) -> None:
-    b = parted("utubettl", partitions=2)
-    first = put(b, key=moving_key(2, 7), scope="queued")
-    b.queue.bury(b.db, first)
-    b.repartition(7)
-    b.settle()
-    b.queue.kick(b.db, 1)
-    assert put(b, key=moving_key(2, 7), scope="queued").id == first.id
 
 
 def test_an_entry_of_an_earlier_release_is_replaced(b: PartitionsBench) -> None:
@@ -431,24 +225,12 @@ def test_a_temporary_queue_takes_no_put_after_its_owner(bench: Callable[..., Any
         queue.put(tr, 2, unique=KEY)
 
 
-def test_a_put_may_wait_for_room_with_a_unique_key(parted: MakeBench) -> None:
+def test_a_put_may_wait_for_room_with_a_unique_key(parted: MakeParted) -> None:
     b = parted("limfifottl", capacity=1)
     b.put("x", ttl=5)
     seen = put(b, 1, timeout=20)
     assert (seen.existed, b.clock.now() >= seen.created) == (False, True)
     assert put(b, 2, timeout=20).id == seen.id
-
-
-def test_a_replaced_task_begins_its_steps_anew(b: PartitionsBench) -> None:
-    put(b, 1)
-    task = b.take()
-    b.queue.step(b.db, task, "charge", lambda: "paid")
-    b.queue.release(b.db, task)
-    put(b, 2, on_conflict="replace")
-    assert b.queue.step(b.db, b.take(), "charge", lambda: "paid again") == "paid again"
-
-
-# Arguments.
 
 
 @pytest.mark.parametrize(
@@ -493,7 +275,7 @@ def test_a_batch_has_no_unique_key(bench: Callable[..., Any]) -> None:
         b.queue.put_many(b.db, [1, 2], scope="queued")
 
 
-def test_a_put_that_sweeps_a_task_takes_its_key_over(parted: MakeBench) -> None:
+def test_a_put_that_sweeps_a_task_takes_its_key_over(parted: MakeParted) -> None:
     """To make room, the put sweeps a lease that is over: its task comes back to its scope."""
     for partitions in (1, 3):
         b = parted("limfifottl", partitions=partitions, capacity=2, ttr=60)
@@ -506,25 +288,3 @@ def test_a_put_that_sweeps_a_task_takes_its_key_over(parted: MakeBench) -> None:
         assert fdbqueue.verify(b.db, root=b.root).findings == ()
         assert put(b, scope="queued").id == second.id
         b.queue.drop(b.db)
-
-
-@pytest.mark.parametrize("on_conflict", ["replace", "debounce"])
-def test_a_put_with_other_data_conflicts_with_a_take(b: PartitionsBench, on_conflict: str) -> None:
-    """Otherwise the taken task would be ready, too."""
-    b.put("a", unique=KEY)
-    tr = begin(b.db)
-    most = 60 if on_conflict == "debounce" else None
-    b.queue.put(tr, "b", unique=KEY, on_conflict=on_conflict, debounce_max=most)
-    assert b.take().data == "a"
-    assert commit_code(tr) == NOT_COMMITTED
-
-
-def test_a_task_that_comes_back_has_no_key_within_a_window(b: PartitionsBench) -> None:
-    """The window outlives its task, and the put in it would make a second one."""
-    first = b.queue.put(b.db, "first", unique=KEY, scope="queued")
-    task = b.take()
-    second = b.queue.put(b.db, "second", unique=KEY, scope=30)
-    b.queue.delete(b.db, second)
-    b.queue.release(b.db, task)
-    assert b.queue.peek(b.db, first).unique is None
-    assert b.queue.put(b.db, "third", unique=KEY).id == second.id

@@ -12,7 +12,7 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import Database, Queue, Session, TaskQueue, transactional
-from fdbqueue.core.errors import QueueBusy, QueueFull, WaitStopped
+from fdbqueue.core.errors import QueueBusy, WaitStopped
 from fdbqueue.core.line import taking
 from fdbqueue.core.line.staging import Line
 from fdbqueue.tasks.capacity import admit
@@ -20,7 +20,7 @@ from fdbqueue.tasks.stored.records import TaskKeys
 from tests.persistent.support import Running
 from tests.queue_support import Quiet
 from tests.support import NOT_COMMITTED, PATIENCE_S, begin, commit_code
-from tests.tasks.support import Bench
+from tests.tasks.support import MakeBench
 
 # A signal or the time of an event wakes each waiting call: at the end of its time it would look by itself.
 pytestmark = pytest.mark.usefixtures("without_looks")
@@ -73,6 +73,7 @@ WAKES: dict[str, tuple[float, Callable[[TaskQueue, Database, Session], Any], Any
     "a put": (0, lambda *_: None, lambda q, db, *_: q.put(db, 1)),
     "a release": (0, taken, lambda q, db, _, task: q.release(db, task)),
     "a kick": (0, buried, lambda q, db, *_: q.kick(db)),
+    "a resume": (0, lambda q, db, *_: (q.pause(db), q.put(db, 1)), lambda q, db, *_: q.resume(db)),
     "the end of a session": (0, taken, lambda _, __, session, *___: session.end()),
     "the end of a delay": (0.45, lambda *_: None, lambda q, db, *_: q.put(db, 1, delay=0.5)),
     "the end of a lease": (0, partial(taken, ttr=1), lambda *_: None),
@@ -102,28 +103,6 @@ def test_a_waiting_take_needs_no_sweep_at_the_end_of_a_delay() -> None:
         assert Running(lambda: queue.take(db, LONG_S)).result().data == 1
 
 
-def test_waiters_of_many_sessions_get_one_task_each(make: MakeQueue, db: Database, space: Subspace) -> None:
-    queue = make("fifottl", ttr=60)
-    got: list[Any] = []
-
-    def take(session: Session) -> None:
-        got.append(queue.take(db, LONG_S, session=session))
-
-    sessions = [Session(db, root=space) for _ in range(6)]
-    threads = [threading.Thread(target=take, args=(session,)) for session in sessions]
-    for thread in threads:
-        thread.start()
-    time.sleep(0.3)
-    for number in range(6):
-        queue.put(db, number)
-    for thread in threads:
-        thread.join(PATIENCE_S)
-    assert sorted(task.data for task in got) == list(range(6))
-    for task in got:
-        queue.ack(db, task)
-    assert queue.statistics(db)["tasks"]["total"] == 0
-
-
 def test_an_end_of_waits_ends_the_sleep_in_the_line(
     make: MakeQueue, db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,22 +120,12 @@ def test_an_end_of_waits_ends_the_sleep_in_the_line(
     assert waiting.result() is None
 
 
-def test_a_later_task_does_not_prolong_the_wait_of_a_take(bench: Callable[..., Bench]) -> None:
+def test_a_later_task_does_not_prolong_the_wait_of_a_take(bench: MakeBench) -> None:
     b = bench("fifottl")
     b.put("late", delay=3600)
     began = b.clock.now()
     assert b.take(10) is None
     assert 10 <= b.clock.now() - began < 11
-
-
-def test_a_take_that_waits_in_vain_gives_nothing_in_time(make: MakeQueue, db: Database) -> None:
-    queue = make()
-    started = time.monotonic()
-    assert queue.take(db, 0.4) is None
-    assert 0.4 <= time.monotonic() - started < PATIENCE_S
-    assert queue.take(db, -1) is None
-    assert queue.take_many(db, 3, 0.1) == []
-    assert queue.statistics(db)["calls"]["take"] == 0
 
 
 def test_a_stop_just_before_a_sleep_ends_it(
@@ -233,50 +202,3 @@ def test_a_full_queue_lets_a_waiting_put_in_when_a_task_is_acked(make: MakeQueue
     queue.ack(db, task)
     putter.join(PATIENCE_S)
     assert done[0].data == 1
-
-
-@pytest.mark.parametrize("capacity", [3, 200])
-def test_capacity_is_never_exceeded_by_producers_together(
-    make: MakeQueue, db: Database, capacity: int
-) -> None:
-    queue = make("limfifottl", capacity=capacity)
-    refused = []
-
-    def produce(number: int) -> None:
-        try:
-            for n in range(capacity):
-                queue.put(db, n)
-        except QueueFull:
-            refused.append(number)
-
-    threads = [threading.Thread(target=produce, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(2 * PATIENCE_S)
-    assert len(refused) >= 7
-    assert queue.statistics(db)["tasks"]["total"] == capacity
-
-
-def test_threads_together_lose_and_double_nothing(make: MakeQueue, db: Database) -> None:
-    queue = make("fifottl", ttr=60)
-    seen: list[int] = []
-
-    def produce(number: int) -> None:
-        for n in range(50):
-            queue.put(db, number * 50 + n)
-
-    def consume() -> None:
-        while (task := queue.take(db, 3)) is not None:
-            queue.ack(db, task)
-            seen.append(task.data)
-
-    threads = [threading.Thread(target=produce, args=(number,)) for number in range(4)]
-    threads += [threading.Thread(target=consume) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(3 * PATIENCE_S)
-    assert sorted(seen) == list(range(200))
-    found = queue.statistics(db)
-    assert (found["tasks"]["total"], found["calls"]["ack"], found["calls"]["put"]) == (0, 200, 200)
