@@ -21,7 +21,7 @@ from fdbqueue.core.once import ATTEMPT, LostConflict, is_stale, run_once, sweep,
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.runtime import RealRuntime
 from fdbqueue.embedded import commit
-from tests.queue_support import FaultyEngine, faulty
+from tests.queue_support import CountingSnapshot, FaultyEngine, faulty
 from tests.support import (
     CLUSTER_VERSION_CHANGED,
     COMMIT_UNKNOWN,
@@ -104,6 +104,25 @@ def test_a_task_is_put_taken_and_acked_once(
     scripted(engine, *fates)
     assert queue.ack(db, first).data == "a"
     assert queue.statistics(db)["tasks"]["taken"] == 1
+
+
+def test_a_read_with_an_unknown_end_leaves_nothing_in_doubt(
+    faults: tuple[Database, FaultyEngine], space: Subspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client with the libraries of two releases may end a read so. No commit was sent."""
+    db, engine = faults
+    queue = TaskQueue.create(db, "q", root=space)
+    queue.take_many(db, 1)  # it opens a session
+    queue.put(db, "a")
+    get_range, ends = CountingSnapshot.get_range, [CLUSTER_VERSION_CHANGED]
+
+    def read(*given: Any, **options: Any) -> Any:
+        if ends:
+            raise engine.error(ends.pop())
+        return get_range(*given, **options)
+
+    monkeypatch.setattr(CountingSnapshot, "get_range", read)
+    assert [task.data for task in queue.take_many(db, 1)] == ["a"]
 
 
 @pytest.mark.parametrize(("deleted", "taken"), [(1, ["a", "b"]), (2, ["c"])])

@@ -327,6 +327,10 @@ class Combiner:
             self._forget(mine)  # an interrupt may come to `_pass_on`, too
             raise
 
+    @property
+    def is_led(self) -> bool:
+        return self._leader is not None
+
     def anyone_else(self, leader: Call) -> bool:
         """True if another call than `leader` waits for the end of the work that has begun."""
         with self._lock:

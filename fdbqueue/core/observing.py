@@ -78,7 +78,7 @@ class Call:
         self.stores_trace = stores_trace
         """True if the call stores a trace context with its tasks."""
         self.trace = b""
-        """That trace context (trace_context.py); an observer sets it when the call begins."""
+        """That trace context (tasks/stored/records.py); an observer sets it when the call begins."""
         self.seconds = 0.0
         """At its end: its duration."""
         self.error: BaseException | None = None

@@ -126,7 +126,7 @@ def run_once(
     Returns the answer of the attempt that committed. The body may run many times.
 
     `wrote(answer)`: true if the attempt wrote something; if not, it needs no receipt. `evidence(tr, answer)`:
-    true if the keys that the attempt with this answer writes show its effect. It reads all of them
+    true if the keys that the attempt with this answer writes show its effect. It has to read them
     serialisably, and stands for the receipt of an attempt that sets none. `may_be_lost(answer)`:
     true if a power cut may undo the attempt; without this function, it may not. `keep(answer)`: called
     as soon as the commit is known, even if this thread is interrupted while it waits for the commit.
@@ -282,12 +282,10 @@ class _Call(Struct, eq=False):
         found = tr.get(self._slot).value
         if found in self._unsure:
             return (self._unsure[found],)
-        shown = (
-            answer
-            for answer in self._unsure.values()
-            if self._evidence is not None and self._evidence(tr, answer)
-        )
-        return next(zip(shown), None)
+        for answer in self._unsure.values():
+            if self._evidence is not None and self._evidence(tr, answer):
+                return (answer,)
+        return None
 
     def _interrupted(self, commit: Future) -> None:
         """The commit goes on without this thread, and `keep` must hear of it."""
@@ -305,7 +303,7 @@ class _Call(Struct, eq=False):
 
     def _note(self, error: Any) -> None:
         self._counters.note_error(error.code)
-        if error.code in MAYBE_COMMITTED:
+        if error.code in MAYBE_COMMITTED and self._committing:  # a read may end so, too
             self._unsure[self._number] = self._answer
             if self._tell_unsure is not None:
                 self._tell_unsure()

@@ -205,6 +205,7 @@ class Refill:
         """`session`: that of the worker; None while it takes nothing. `hold` renews the leases of tasks that
         were taken in a session from a time on. `freed` is set when tasks may have come.
         """
+        self.acks = queue._calls(database).acks_with(self)
         self._database = database
         self._queue = queue
         self._runtime = database.runtime
@@ -216,8 +217,12 @@ class Refill:
         self._asked: tuple[Session, float] | None = None
         """The session and the begin of a take that is under way."""
         self._feeds = False
+        self._giving = 0
+        """The number of tasks that the thread that feeds has, and has not given to threads yet."""
         self._rests_until = float("-inf")
         self._found: list[Hold] = []
+
+    # The side of acks: one thread at a time, which leads them.
 
     def begin(self, acks: int) -> tuple[Session, int] | None:
         session = self._session()
@@ -225,37 +230,54 @@ class Refill:
             if session is None or self._feeds or self._runtime.monotonic() < self._rests_until:
                 return None
             self._asked = session, self._runtime.now()
-            return session, min(limits.VERB_BATCH, acks + max(0, self._free() - len(self._found)))
+            idle = max(0, self._free() - len(self._found) - self._giving)
+            return session, min(limits.VERB_BATCH, acks + idle)
 
-    def end(self, tasks: Sequence[Task], lost: bool) -> None:
-        if tasks and observing.observers:
-            self._queue._tell_taken(self._database, tasks)
+    def add(self, tasks: Sequence[Task]) -> None:
+        assert self._asked is not None  # it has begun
+        holds = self._hold([(self._queue, task) for task in tasks], *self._asked)
         with self._lock:
-            if self._asked is not None:
-                self._found += self._hold([(self._queue, task) for task in tasks], *self._asked)
-            if lost:  # in a crowd, the line is cheaper than races
-                self._rests_until = self._runtime.monotonic() + limits.STAGED_HINT_S
-            self._asked = None
+            self._found += holds
+
+    def over(self, lost: bool) -> None:
+        self._asked = None
+        if lost:  # in a crowd, the line is cheaper than races
+            self._rests_until = self._runtime.monotonic() + limits.STAGED_HINT_S
         self._freed.set()
 
-    def found(self, count: int) -> list[Hold]:
-        """The next tasks that were taken along, up to `count`."""
+    # The side of the thread that feeds.
+
+    def found(self, count: int | None = None) -> list[Hold]:
+        """The next tasks that were taken along, up to `count`. `gave` is called behind each of them."""
         with self._lock:
+            count = len(self._found) if count is None else count
             found, self._found = self._found[:count], self._found[count:]
+            self._giving = len(found)
+        if found and observing.observers:
+            self._queue._tell_taken(self._database, [hold.lease for hold in found])
         return found
 
-    def feed(self, take: Callable[[], list[Hold]]) -> list[Hold]:
-        """Take, while no acks do; if they do, wait until their tasks have come, or a thread is free."""
+    def feed(self, take: Callable[[], list[Hold]]) -> list[Hold] | None:
+        """Take, while no acks do. If they do, wait until their tasks have come, or a thread is free: None.
+
+        If an interrupt has ended the acks, their take is over, although they have not said so.
+        """
         with self._lock:
-            self._feeds = self._asked is None and not self._found
+            self._feeds = not self._found and (self._asked is None or not self.acks.is_led())
         if not self._feeds:
             self._freed.wait(limits.WORKER_WAIT_S)
             self._freed.clear()
-            return []
+            return None
         try:
-            return take()
+            found = take()
+            self._giving = len(found)
+            return found
         finally:
             self._feeds = False
+
+    def gave(self) -> None:
+        """One of the tasks was given to a thread, or back."""
+        self._giving -= 1
 
 
 class Start(Enum):

@@ -38,7 +38,7 @@ from fdbqueue.fleet.held import Hold
 from fdbqueue.fleet.options import Event, Hooks
 from fdbqueue.fleet.outcomes import Done, Failed, Policy, checked_returned
 from fdbqueue.fleet.status import Tally
-from fdbqueue.tasks.calls import Acks
+from fdbqueue.tasks.acks import Acks
 from fdbqueue.tasks.handle import has_come_back
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.tasks.verbs import TRANSACTION_TOO_LARGE

@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import Any, Generic, Self, TypeVar, Unpack
+from typing import Any, Self, Unpack
 
 from fdbqueue.core import limits
 from fdbqueue.core import logger as loggers
@@ -27,7 +27,6 @@ from fdbqueue.core.errors import (
     heals,
 )
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
-from fdbqueue.core.runtime import Event, Runtime
 from fdbqueue.core.seam import AnyDatabase
 from fdbqueue.core.sessions.keeper import keeper_of
 from fdbqueue.core.sessions.session import Session
@@ -51,156 +50,12 @@ from fdbqueue.fleet.outcomes import (
     stack_of,
     troubles,
 )
+from fdbqueue.fleet.pool import ThreadPool
 from fdbqueue.fleet.settling import HEARTBEAT, ITS_THREAD, STOP, Heartbeat, Settled, Settling, Telling, ended
 from fdbqueue.fleet.status import Appearance, Presence, Running, WorkerStatus, presence_of
 from fdbqueue.tasks.queue import TaskQueue
 
 _log = loggers.logger("fdbqueue.worker")
-
-# A fixed number of threads; each is idle, or runs one job.
-
-J = TypeVar("J")
-
-
-class ThreadPool(Generic[J]):
-    """`work(job)` returns False if its thread was replaced, and must end. If an error ends a thread, the pool
-    replaces it. One thread gives all jobs, and only while a thread is idle.
-    """
-
-    def __init__(self, database: Database, size: int, work: Callable[[J], bool], freed: Event) -> None:
-        """`freed` is set when a thread becomes idle; the owner may set it. Raises RuntimeError."""
-        self._troubles = database.troubles
-        self._runtime = runtime = database.runtime
-        self._work = work
-        self._lock = runtime.lock()
-        self._freed = freed
-        self._ended = False
-        self._idle: list[_Slot[J]] = []
-        self._vacant: list[tuple[_Slot[J], Callable[[], None] | None]] = []
-        self.size = size
-        try:
-            for _ in range(size):
-                self._add_slot()
-        except BaseException:
-            self.end()
-            raise
-
-    def free(self) -> int:
-        return len(self._idle)
-
-    def wait_for_free(self, timeout_s: float | None) -> int:
-        """Wait for an idle thread. Return the number of idle threads; 0 if the wait ended before."""
-        if self._vacant and not self._fill_all():
-            timeout_s = limits.BEAT_AGAIN_S
-        if not self._idle:
-            self._freed.wait(timeout_s)
-            self._freed.clear()
-        return len(self._idle)
-
-    def wait_for_all(self, timeout_s: float) -> bool:
-        """Wait for at most `timeout_s`. Return True if all threads are idle."""
-        until = self._runtime.monotonic() + timeout_s
-        while len(self._idle) < self.size:
-            left_s = until - self._runtime.monotonic()
-            if left_s <= 0:
-                return False
-            self._freed.wait(left_s)
-            self._freed.clear()
-        return True
-
-    def give(self, job: J) -> None:
-        with self._lock:
-            slot = self._idle.pop()
-        slot.job = job
-        slot.given.set()
-
-    def replace(self, instead: Callable[[], None]) -> None:
-        """Start a thread in place of one that hangs; it calls `instead` first. The `work` of the hanging
-        thread must return False, if it ever returns. Raises RuntimeError if no thread can be started.
-        """
-        self._start(_Slot[J](self._runtime), first=instead)
-
-    def end(self) -> None:
-        """End idle threads now, and the others after their jobs."""
-        with self._lock:
-            self._ended, idle = True, self._idle
-            self._idle = []
-        for slot in idle:
-            slot.given.set()
-
-    def _add_slot(self) -> None:
-        slot = _Slot[J](self._runtime)
-        self._start(slot)
-        with self._lock:
-            self._idle.append(slot)
-
-    def _start(self, slot: "_Slot[J]", first: Callable[[], None] | None = None) -> None:
-        self._runtime.spawn(lambda: self._serve(slot, first), "fdbqueue-worker")
-
-    def _fill_all(self) -> bool:
-        """Start a thread for each slot without one. Return False if a start failed."""
-        while (vacant := self._next_vacant()) is not None:
-            try:
-                self._start(*vacant)
-            except Exception as error:  # no thread can be started
-                self._vacant.append(vacant)
-                self._troubles.met(_log, "a worker thread ended, and no other can be started yet", error)
-                return False
-        return True
-
-    def _next_vacant(self) -> "tuple[_Slot[J], Callable[[], None] | None] | None":
-        with self._lock:  # the feeder calls this, too: a slot gets one thread
-            return self._vacant.pop(0) if self._vacant else None
-
-    def _serve(self, slot: "_Slot[J]", first: Callable[[], None] | None) -> None:
-        try:
-            if first is not None:
-                slot.busy = True
-                first()
-                if not self._become_idle(slot):
-                    return
-            self._work_on(slot)
-        except BaseException:
-            # An exception ends this thread (GreenletExit): another one takes its slot.
-            if not self._ended:
-                self._vacant.append((slot, (lambda: None) if slot.busy else None))
-                self._fill_all()
-                self._freed.set()
-            raise
-
-    def _work_on(self, slot: "_Slot[J]") -> None:
-        while True:
-            slot.given.wait()
-            slot.given.clear()
-            job, slot.job = slot.job, None
-            if job is None:
-                return
-            slot.busy = True
-            goes_on = True
-            try:
-                goes_on = self._work(job)
-            except SURVIVED as error:
-                self._troubles.met(_log, "a job of a worker thread failed; the thread goes on", error)
-            if not goes_on or not self._become_idle(slot):
-                return
-
-    def _become_idle(self, slot: "_Slot[J]") -> bool:
-        slot.busy = False
-        with self._lock:
-            if not self._ended:
-                self._idle.append(slot)
-        self._freed.set()
-        return not self._ended
-
-
-class _Slot(Generic[J]):
-    """A thread of the pool and its job. If the thread ends by an error, another takes its slot."""
-
-    def __init__(self, runtime: Runtime) -> None:
-        self.given = runtime.event()
-        self.busy = False
-        self.job: J | None = None
-
 
 _LOOP_WORKER = "fdbqueue.aio.worker"
 
@@ -382,7 +237,7 @@ class Worker(ChosenByHandler):
                 [(queue, _)] = self._queues
                 asked = self._session_that_takes, self._pool.free, self._held, self._freed
                 self._refill = Refill(self._database, queue, *asked)
-                self._settling.acks = queue._calls(self._database).acks_with(self._refill)
+                self._settling.acks = self._refill.acks
             self._heartbeat.start()
             undo.callback(self._heartbeat.end, limits.CLOSE_TIMEOUT_S)
             self._runtime.spawn(lambda: self._run(until_empty), "fdbqueue-feeder")
@@ -438,6 +293,8 @@ class Worker(ChosenByHandler):
                 self._require_open()
                 free = self._pool.wait_for_free(limits.WORKER_WAIT_S)
                 away_s = max(self._no_tasks.left_s(), self._no_ground.left_s())
+                if away_s > 0:
+                    self._return_refill()
                 if free and not (away_s > 0 and self._stopped.wait(away_s)):
                     self._start_some(free, until_empty)
         except Exception as error:
@@ -466,23 +323,32 @@ class Worker(ChosenByHandler):
 
     def _start_some(self, free: int, until_empty: bool) -> None:
         holds = self._holds(free, limits.EMPTY_QUEUE_LOOK_S if until_empty else limits.WORKER_WAIT_S)
-        starts = self._starting.decide(holds, free, self._stopped.is_set())
-        decided = list(zip(holds, starts, strict=True))
-        for hold, start in decided:  # first: a task that is begun may end this process
-            if start is not Start.BEGIN:
-                self._return(hold, self._suspect_delay_s() if start is Start.PUT_OFF else 0.0)
-        for hold, start in decided:
-            if start is Start.BEGIN:
-                self._pool.give(hold)
-        if until_empty and not holds and self._pool.free() == self._pool.size:
+        self._give(holds or [], free)
+        if until_empty and holds == [] and self._pool.free() == self._pool.size:
             if self._feed.is_empty():
                 self._emptied = True
                 self.stop()
             else:  # nothing but an unreadable task may be left
                 self._feed.require_readable()
 
-    def _holds(self, free: int, timeout_s: float) -> list[Hold]:
-        """Take tasks, and renew their leases from now on."""
+    def _give(self, holds: list[Hold], free: int) -> None:
+        starts = self._starting.decide(holds, free, self._stopped.is_set())
+        decided = list(zip(holds, starts, strict=True))
+        for hold, start in decided:  # first: a task that is begun may end this process
+            if start is not Start.BEGIN:
+                self._return(hold, self._suspect_delay_s() if start is Start.PUT_OFF else 0.0)
+                self._gave()
+        for hold, start in decided:
+            if start is Start.BEGIN:
+                self._pool.give(hold)
+                self._gave()
+
+    def _gave(self) -> None:
+        if self._refill is not None:
+            self._refill.gave()
+
+    def _holds(self, free: int, timeout_s: float) -> list[Hold] | None:
+        """Take tasks, and renew their leases from now on. None if acks take them."""
         if self._refill is None:
             return self._taken(free, timeout_s)
         return self._refill.found(free) or self._refill.feed(lambda: self._taken(free, timeout_s))
@@ -655,10 +521,10 @@ class Worker(ChosenByHandler):
     # The end.
 
     def _finish(self) -> None:
-        self._return_refill()
         grace_s = self._options.grace_s
         until = self._runtime.monotonic() + grace_s
         while not self._at_once and self._runtime.monotonic() < until:
+            self._return_refill()
             if self._pool.wait_for_all(_STOPPING_LOOK_S):
                 break
         self._return_refill()  # a take that was under way
@@ -672,8 +538,9 @@ class Worker(ChosenByHandler):
                 self._return(hold)
 
     def _return_refill(self) -> None:
-        for hold in [] if self._refill is None else self._refill.found(self._pool.size):
+        for hold in [] if self._refill is None else self._refill.found():
             self._return(hold)
+            self._gave()
 
     def _end_session(self) -> None:
         try:

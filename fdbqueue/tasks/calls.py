@@ -9,46 +9,34 @@ A task with a task key goes to the partition of that key. The others of a transa
 partition, the next in the turn of the process; so tasks that are put together stay together, in order. A
 queue without partitions is its own only part.
 
-Acks of one process combine: the leader (core/calls.py) acks the tasks of all threads that ack at once, in one
-transaction. Each caller gets its own result: a stale lease fails its own caller only.
-
-A batch that fails as a whole is taken apart, and each ack gets a transaction of its own. This happens after
-limits.ATTEMPTS_TOGETHER_MAX lost conflicts, or after an error that one of the acks causes. So an ack that
-always conflicts (with a sweep, a heartbeat, another process at the same task key) does not hold up the
-others.
-
-Only acks join. The other verbs that end a lease are rarer, and have arguments of their own: a delay, a
-failure. Heartbeats are batches already (`TaskQueue.renew`).
-
 Swept: what the keeper sweeps of a queue: tasks, the keys of features, and the end of a repartition.
 """
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import cached_property, partial
 from itertools import chain, count, repeat
 from operator import attrgetter, itemgetter
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct
 
 from fdbqueue import tasks as late
 from fdbqueue.core import limits
 from fdbqueue.core.binding import may_be_lost
-from fdbqueue.core.calls import Call, Combiner, Waiter
+from fdbqueue.core.calls import Combiner, Waiter
 from fdbqueue.core.database import Database, Service, conflict_in, run
 from fdbqueue.core.errors import (
     BatchOverCapacity,
     FdbQueueError,
-    NotTaken,
     QueueFull,
     UnknownSession,
     UnsupportedOption,
 )
 from fdbqueue.core.line.taking import Taker, Takes
 from fdbqueue.core.line.wide import WIDE, Homes, TakesOfParts
-from fdbqueue.core.once import LostConflict, Short, run_once, write_claimed, writes
+from fdbqueue.core.once import run_once, writes
 from fdbqueue.core.partitions import Current, PartitionGone, Plan, home_of
 from fdbqueue.core.runtime import Runtime, Stop
 from fdbqueue.core.seam import Transaction, engine_errors
@@ -75,9 +63,10 @@ from fdbqueue.tasks.options import Draft
 from fdbqueue.tasks.shape import Shape
 from fdbqueue.tasks.source import Parts, TaskSource, WideTasks
 from fdbqueue.tasks.stored.records import Extra, count_of, extra_to_bytes, id_bytes
-from fdbqueue.tasks.verbs import UNKNOWN, Target
+from fdbqueue.tasks.verbs import Target
 
 if TYPE_CHECKING:
+    from fdbqueue.tasks.acks import Acks, Refill, TakeAlong
     from fdbqueue.tasks.repartition import Settling
 
 
@@ -232,130 +221,6 @@ def _checked() -> None:
     """The reply of a check that has been made, or is not needed."""
 
 
-Ended = Task | NotTaken | None
-"""The result of an ack in a batch: the task, an error, or None if the ack needs a transaction of its own."""
-
-
-class Refill(Protocol):
-    """Tasks that the acks of a worker take along for the threads that they free."""
-
-    def begin(self, acks: int) -> tuple[Session, int] | None:
-        """The session and the number of tasks to take with so many acks; None to take nothing now."""
-
-    def end(self, tasks: Sequence[Task], lost: bool) -> None:
-        """These were taken. Called behind each `begin`. `lost`: another taker was faster."""
-
-
-class Acks:
-    def __init__(
-        self,
-        database: Database,
-        parts: Parts,
-        callbacks: Callbacks,
-        taking: "Callable[[Session, int], TakeAlong]",
-        refill: Refill | None = None,
-    ) -> None:
-        self._database = database
-        self._parts = parts
-        self._root = parts.shape.root
-        self._callbacks = callbacks
-        self._taking = taking
-        self._refill = refill
-        self._crew = Combiner(database.runtime, self._ack_for)
-        self._short = Short()
-
-    def ack(self, target: Target) -> Task:
-        """Ack the task, alone or in a batch. Raises: NotTaken."""
-        body = partial(self._parts.within, verb=partial(verbs.ack, target=target), id_=target.id)
-        # A batch is bounded in tasks, but not in bytes: a payload that has to be read joins none.
-        if target.data is UNKNOWN or self._callbacks.callback is not None:
-            return run_once(self._database, self._root, body)
-        alone = partial(run_once, self._database, self._root, body, short=self._short)
-        ended = None if self._refill is not None else self._crew.alone(alone)
-        if ended is None:
-            [ended] = self._crew.call([target]).answer
-        if isinstance(ended, NotTaken):
-            raise ended
-        return alone() if ended is None else ended
-
-    def _ack_for(self, crew: Combiner, leader: Call) -> None:
-        for attempt in range(limits.ATTEMPTS_TOGETHER_MAX):
-            try:
-                if attempt or self._refill is None or not self._ack_and_take(crew, self._refill):
-                    self._ack_all(crew, leader)
-            except LostConflict:
-                continue
-            except engine_errors():
-                raise  # the result of the last commit may be unknown: another attempt could ack twice
-            except Exception:
-                break  # the call that causes it meets it again alone
-            else:
-                return
-        crew.deal([None] * limits.VERB_BATCH, to_all=True)
-
-    def _ack_and_take(self, crew: Combiner, refill: Refill) -> bool:
-        """As `_ack_all`, with a take behind the acks. False if nothing was done: a take that fails fails no
-        ack.
-        """
-        calls = crew.claim(limits.VERB_BATCH, limits.BATCH_BYTES_MAX)
-        targets = list(chain.from_iterable(map(_payload, calls)))
-        taken: Sequence[Task] = ()
-        lost = False
-
-        def body(tr: Transaction, take: TakeAlong) -> tuple[Sequence[Ended], Sequence[Task]]:
-            return self._parts.each(tr, targets, verbs.ack_each), take(tr)
-
-        def keep(answer: tuple[Sequence[Ended], Sequence[Task]]) -> None:
-            nonlocal taken
-            ended, taken = answer
-            crew.deal(ended, to_all=True)
-
-        try:
-            wanted = refill.begin(len(targets))
-            if wanted is None:
-                return False
-            run_once(
-                self._database,
-                self._root,
-                partial(body, take=self._taking(*wanted)),
-                keep=keep,
-                doubt=crew.fail,
-                yield_to_conflict=True,
-                short=self._short if self._is_short(len(targets) + wanted[1]) else None,
-            )
-        except LostConflict:
-            lost = True
-            raise
-        except engine_errors():
-            raise
-        except Exception:
-            return False
-        finally:
-            refill.end(taken, lost)
-        return True
-
-    def _is_short(self, tasks: int) -> bool:
-        return tasks <= limits.DIRECT_ITEMS_MAX and self._parts.shape.codec.is_plain
-
-    def _ack_all(self, crew: Combiner, leader: Call) -> None:
-        """Ack the tasks of all claimed calls, or raise LostConflict and change nothing."""
-
-        def ack_each(tr: Transaction, items: list[Target], random: bytes) -> Sequence[Ended]:  # noqa: ARG001
-            return self._parts.each(tr, items, verbs.ack_each)
-
-        write_claimed(
-            self._database,
-            self._root,
-            ack_each,
-            crew,
-            leader,
-            count_max=limits.VERB_BATCH,
-            wrote=lambda ended: any(isinstance(one, Task) for one in ended),
-            yield_to_conflict=True,
-            short=self._short,
-        )
-
-
 class Swept:
     def __init__(self, parts: Parts, runtime: Runtime) -> None:
         self.name = parts.zero.name
@@ -403,8 +268,6 @@ class Swept:
 
 
 T = TypeVar("T")
-
-TakeAlong = Callable[[Transaction], Sequence[Task]]
 
 _payload, _key, _draft = attrgetter("payload"), attrgetter("key"), itemgetter(0)
 _goes_alone = attrgetter("goes_alone")
@@ -462,7 +325,6 @@ class TaskCalls(Service):
         self.source = self.parts.zero
         self._database = database
         self._runtime = database.runtime
-        self.acks = Acks(database, self.parts, care.callbacks, self._taking)
         self._puts_in = defaultdict[tuple[Stage, ...], Combiner](
             partial(writes, database, shape.root, self._put_all, is_plain=shape.codec.is_plain)
         )
@@ -656,10 +518,14 @@ class TaskCalls(Service):
         targets = [Target(id_bytes(task.id), task.token) for task in tasks]
         return any(self.parts.each(tr, targets, verbs.are_held))
 
-    def acks_with(self, refill: Refill) -> Acks:
-        return Acks(self._database, self.parts, self.callbacks, self._taking, refill)
+    @cached_property
+    def acks(self) -> "Acks":
+        return late.acks.Acks(self._database, self.parts, self.callbacks, self._taking)
 
-    def _taking(self, session: Session, count: int) -> TakeAlong:
+    def acks_with(self, refill: "Refill") -> "Acks":
+        return late.acks.Acks(self._database, self.parts, self.callbacks, self._taking, refill)
+
+    def _taking(self, session: Session, count: int) -> "TakeAlong":
         """A take without a wait, for transactions that do something else, too."""
         params, now_us, plan = self._new_params(session), self._runtime.now_us, self._current.plan
         source = self.source if plan is None else self.parts.part(self._next_home(plan, session))

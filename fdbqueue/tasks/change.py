@@ -27,7 +27,6 @@ from fdbqueue.core.seam import Transaction
 from fdbqueue.core.sessions import ending
 from fdbqueue.core.sessions.ending import run_of
 from fdbqueue.core.task import BURIED, DELAYED, READY, TAKEN, Failure, OpenTask, Task, TaskState
-from fdbqueue.core.trace_context import unpacked
 from fdbqueue.core.unreadable import DAMAGED, shown
 from fdbqueue.tasks.failures import clear_failures, note
 from fdbqueue.tasks.feature import End, Site, met_by
@@ -46,6 +45,7 @@ from fdbqueue.tasks.stored.records import (
     packed,
     record_of,
     record_to_bytes,
+    unpacked_trace,
 )
 
 
@@ -140,7 +140,7 @@ def task_of(record: Record, data: Any) -> Task:
     task.token = record.token or None
     task.taken = record.taken_us / 1_000_000 if record.taken_us else None
     task.session = record.session.hex() or None
-    task.trace = unpacked(record.trace) if record.trace else None
+    task.trace = unpacked_trace(record.trace) if record.trace else None
     task.cancel_asked = record.cancelled_us / 1_000_000 if record.cancelled_us else None
     task.fraction = record.fraction
     task.fraction_told = record.told_us / 1_000_000 if record.told_us else None

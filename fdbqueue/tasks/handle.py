@@ -45,7 +45,7 @@ from fdbqueue.core.sessions.keeper import keeper_of
 from fdbqueue.core.sessions.session import Session, own_session_of
 from fdbqueue.core.task import Failure, Renewed, Task, TaskState
 from fdbqueue.tasks import verbs
-from fdbqueue.tasks.calls import Acks, TaskCalls, calls_of
+from fdbqueue.tasks.calls import TaskCalls, calls_of
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.options import OF_ONE_TASK, Draft, as_given, delay_us, increment_us
 from fdbqueue.tasks.results import encoder
@@ -54,6 +54,7 @@ from fdbqueue.tasks.stored.records import extra_to_bytes, id_bytes, id_of
 from fdbqueue.tasks.verbs import Target
 
 if TYPE_CHECKING:
+    from fdbqueue.tasks.acks import Acks
     from fdbqueue.tasks.group_settling import AnyGroup
 
 
@@ -434,7 +435,7 @@ class Taking(TaskHandle):
         with self._observed(db, "take", count=len(tasks), waits=False) as call:
             call.tasks = tasks
 
-    def _acked_by(self, db: AnyDatabase, task: Task, acks: Acks, result: Any) -> Task:
+    def _acked_by(self, db: AnyDatabase, task: Task, acks: "Acks", result: Any) -> Task:
         """As `ack`, by the acks of a worker."""
         if task.result_ttl is not None:
             return self.ack(db, task, result=result)

@@ -426,7 +426,7 @@ class Draft(msgspec.Struct, frozen=True):
     ttr_us: int
     delay_us: int
     trace: bytes = b""
-    """The trace context of its put (trace_context.py)."""
+    """The trace context of its put (`records.packed_trace`)."""
     extra: Extra | None = None
     wish: Any = None
     """What its put wants of a stage, beside the fields of `extra` (feature.py)."""

@@ -16,9 +16,8 @@ from fdbqueue.core.errors import (
     WaitStopped,
 )
 from fdbqueue.core.seam import engine_errors
-from fdbqueue.core.trace_context import packed
 from fdbqueue.tasks.failures import bytes_max
-from fdbqueue.tasks.stored.records import id_bytes, record_of, record_to_bytes
+from fdbqueue.tasks.stored.records import id_bytes, packed_trace, record_of, record_to_bytes
 from tests.dead.conftest import Grave
 
 FAST = 1e6
@@ -208,7 +207,7 @@ def test_task_keys_costs_headers_and_traces_go_with_tasks(db, space) -> None:
     grave = Grave(db, space, "fair")
     into, trace = other(grave, "fair"), {"traceparent": "00-1-2-01"}
     key = grave.queue._shape.keys.task(id_bytes(grave.bury("A", key="gold", cost=3, headers={"a": "b"})))
-    db[key] = record_to_bytes(structs.replace(record_of(bytes(db[key])), trace=packed(trace)))
+    db[key] = record_to_bytes(structs.replace(record_of(bytes(db[key])), trace=packed_trace(trace)))
     grave.letters.begin_redrive(db, into="other", rate_per_s=FAST)
     grave.letters.run_redrive(db)
     task = into.take(db, 0)

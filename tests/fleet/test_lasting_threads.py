@@ -12,8 +12,8 @@ from fdbqueue.core.errors import InvalidArgument
 from fdbqueue.core.runtime import RealRuntime
 from fdbqueue.embedded.directory import no_room
 from fdbqueue.fleet import supervisor
+from fdbqueue.fleet.pool import ThreadPool
 from fdbqueue.fleet.settling import Settling
-from fdbqueue.fleet.worker import ThreadPool
 from tests.fleet.conftest import SOON, Beaten, working
 from tests.support import PATIENCE_S, wait_until
 

@@ -18,8 +18,8 @@ from fdbqueue.core.errors import (
 )
 from fdbqueue.embedded import FDBError
 from fdbqueue.fleet.feed import Feed
+from fdbqueue.fleet.pool import ThreadPool
 from fdbqueue.fleet.settling import Settling, Telling
-from fdbqueue.fleet.worker import ThreadPool
 from tests.fleet.conftest import SOON, Beaten, working
 from tests.support import wait_until
 

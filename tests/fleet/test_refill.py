@@ -8,9 +8,10 @@ from fdbqueue import Worker
 from fdbqueue.core.line.taking import Taker
 from fdbqueue.core.observing import Observer, observe
 from fdbqueue.core.once import LostConflict
-from fdbqueue.tasks.calls import Acks
+from fdbqueue.fleet.feed import Refill
+from fdbqueue.tasks.acks import Acks
 from tests.fleet.conftest import SOON
-from tests.support import PATIENCE_S
+from tests.support import PATIENCE_S, wait_until
 
 TASKS = 40
 
@@ -89,6 +90,28 @@ def test_a_stopped_worker_returns_what_acks_have_taken(db, space, queue):
     assert counts["taken"] == 0
     assert counts["done"] + counts["ready"] == len(tasks)
     assert all(task.failures == 0 for task in queue.tasks(db, "r", len(tasks)))
+
+
+def test_what_acks_take_during_a_stop_waits_for_no_handler(db, space, queue, monkeypatch):
+    """The acks commit while the worker stops; a handler runs until its grace is over."""
+    long, stopped = threading.Event(), threading.Event()
+    begin = Refill.begin
+
+    def begin_and_stop(refill, acks):
+        wanted = begin(refill, acks)
+        if wanted is not None and not stopped.is_set():
+            worker.stop()
+            stopped.set()
+        return wanted
+
+    monkeypatch.setattr(Refill, "begin", begin_and_stop)
+    queue.put_many(db, ["long", 1, 2, 3])
+    worker = Worker(db, queue, lambda task: task.data == "long" and long.wait(), threads=2, root=space)
+    worker.start()
+    assert stopped.wait(PATIENCE_S)
+    wait_until(lambda: queue.statistics(db)["tasks"]["taken"] == 1)
+    long.set()
+    assert worker.join(PATIENCE_S)
 
 
 def test_a_failing_handler_beside_acks_stalls_no_thread(db, queue, worked):

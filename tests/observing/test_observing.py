@@ -30,10 +30,9 @@ from fdbqueue.core.logger import Troubles
 from fdbqueue.core.observing import GIVEN_BACK, Observer, Watcher, observe
 from fdbqueue.core.registry import Registry
 from fdbqueue.core.runtime import RealRuntime
-from fdbqueue.core.trace_context import packed
 from fdbqueue.embedded import FDBError
 from fdbqueue.operate.cli.show import task_row
-from fdbqueue.tasks.stored.records import Record, TaskKeys, id_bytes, record_of, record_to_bytes
+from fdbqueue.tasks.stored.records import Record, TaskKeys, id_bytes, packed_trace, record_of, record_to_bytes
 from tests.fleet.conftest import SOON
 from tests.observing.conftest import Notes
 
@@ -278,12 +277,12 @@ def test_without_an_observer_the_seam_is_not_called(db, space, queue):
         sys.setprofile(None)
         threading.setprofile(None)
     assert {"worker.py", "calls.py", "once.py"} <= modules
-    assert not {"observing.py", "observed.py", "trace_context.py"} & modules
+    assert not {"observing.py", "observed.py"} & modules
 
 
 def test_a_trace_context_stays_with_its_task(db, queue, notes):
     """Through every state, and in every view of the task."""
-    notes.trace = packed(TRACED)
+    notes.trace = packed_trace(TRACED)
     put = queue.put(db, "x" * 1_000)
     queue.release(db, queue.take(db, 0))
     queue.bury(db, queue.take(db, 0))
@@ -296,13 +295,13 @@ def test_a_trace_context_stays_with_its_task(db, queue, notes):
 
 def test_a_put_in_place_of_another_brings_its_trace_context(db, queue, notes):
     queue.put(db, "a", unique=1)
-    notes.trace = packed(TRACED)
+    notes.trace = packed_trace(TRACED)
     again = queue.put(db, "b", unique=1, on_conflict="replace")
     assert (again.trace, queue.take(db, 0).trace) == (TRACED, TRACED)
 
 
 def test_a_task_of_a_transaction_has_its_trace_context(db, queue, notes):
-    notes.trace = packed(TRACED)
+    notes.trace = packed_trace(TRACED)
     transactional(lambda tr: queue.put_many(tr, [1, 2]))(db)
     assert [task.trace for task in queue.take_many(db, 2)] == [TRACED] * 2
 
@@ -405,7 +404,7 @@ def test_observed_calls_raise_as_others_do(db, space, notes):
 
 
 def test_calls_on_a_persistent_queue_are_told(db, space, notes):
-    notes.trace = packed(TRACED)
+    notes.trace = packed_trace(TRACED)
     with PersistentQueue(db, "saved", maxsize=2, root=space) as saved:
         saved.put("a")
         saved.ack(saved.get())

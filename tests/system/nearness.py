@@ -61,6 +61,7 @@ ROOMS: Mapping[str, str] = {
     "tasks/ready": f"poisoned {_KEYED} {_TASKS}",
     "tasks/results": "results paired exact_mixed exact",
     "tasks/unique": "unique paired exact_mixed composed",
+    "tasks/acks": "acks together refilled exact_worker keyed",
     "tasks/calls": f"{_PARTED} together paired bounded unique keyed",
     "tasks/limits": "limited limit_keys paired_limits laned exact_mixed",
     "tasks/parted": _PARTED,

@@ -116,6 +116,32 @@ def test_acks_during_another_ack_share_a_transaction(bench: Bench) -> None:
     assert (behind.begun, bench.done()) == (2, 9)
 
 
+def test_an_ack_that_always_conflicts_holds_up_no_other(bench: Bench) -> None:
+    tasks = bench.fill(2)
+    goes_on, conflicts = threading.Event(), threading.Event()
+    culprit: list[int] = []
+
+    def fate(_: int) -> tuple[int, bool]:
+        if culprit != [threading.get_ident()] or goes_on.is_set():
+            return 0, True
+        conflicts.set()
+        return NOT_COMMITTED, False
+
+    def conflict() -> None:
+        culprit.append(threading.get_ident())
+        bench.queue.ack(bench.db, tasks[0])
+
+    bench.engine.fate = fate
+    thread = threading.Thread(target=conflict)
+    thread.start()
+    assert conflicts.wait(PATIENCE_S)
+    bench.queue.ack(bench.db, tasks[1])
+    assert bench.done() == 1
+    goes_on.set()
+    thread.join(PATIENCE_S)
+    assert bench.done() == 2
+
+
 def test_when_none_of_them_holds_its_task_nothing_is_written(bench: Bench) -> None:
     first, *tasks = bench.fill(3)
     bench.queue.release_all(bench.other)

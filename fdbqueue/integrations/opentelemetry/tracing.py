@@ -32,9 +32,9 @@ from fdbqueue.core import observing
 from fdbqueue.core.observing import Attempt, Call, Ended, Observation, Observer, Watcher
 from fdbqueue.core.runtime import RealRuntime
 from fdbqueue.core.task import Task
-from fdbqueue.core.trace_context import packed
 from fdbqueue.core.version import __version__
 from fdbqueue.core.visible import text_of
+from fdbqueue.tasks.stored.records import packed_trace
 
 SEND, RECEIVE, PROCESS, SETTLE = "send", "receive", "process", "settle"
 OPERATIONS = {
@@ -144,7 +144,7 @@ class Tracing(Observer):
             return partial(self._received, RealRuntime.now())
         span = self._span_of(call)
         if call.stores_trace:
-            call.trace = packed(carrier_of(span))
+            call.trace = packed_trace(carrier_of(span))
         return partial(end_call, span)
 
     def attempt(self, attempt: Attempt) -> Watcher:

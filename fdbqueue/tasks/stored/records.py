@@ -134,6 +134,35 @@ def _size_bytes(headers: Mapping[str, str]) -> int:
         return limits.HEADERS_BYTES_MAX + 1
 
 
+# A trace context: names and texts, such as those of a `traceparent`. It is read with the record, so it costs
+# no key and no round trip.
+
+_trace_from_bytes = msgspec.msgpack.Decoder(dict[str, str]).decode
+
+
+def packed_trace(carrier: Mapping[str, str]) -> bytes:
+    """The context as stored bytes, a msgpack map: its first entries, up to limits.TRACE_BYTES_MAX."""
+    kept: dict[str, str] = {}
+    stored = b""
+    for name, value in carrier.items():
+        kept[name] = value
+        longer = _to_bytes(kept)
+        if len(longer) > limits.TRACE_BYTES_MAX:
+            break
+        stored = longer
+    return stored
+
+
+def unpacked_trace(stored: bytes) -> dict[str, str] | None:
+    """The context of stored bytes; None if there is none, or if it cannot be read."""
+    if not stored:
+        return None
+    try:
+        return _trace_from_bytes(stored)
+    except DAMAGED:
+        return None
+
+
 INDEX_BYTES = 8
 SESSION_BYTES = 16
 _DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUV"
@@ -222,7 +251,7 @@ class Record(msgspec.Struct, frozen=True, array_like=True):
     taken_us: int = 0
     """The time of its take; 0 in other states."""
     trace: bytes = b""
-    """The trace context of its put (trace_context.py)."""
+    """The trace context of its put (`packed_trace`)."""
     cancelled_us: int = 0
     """The time of its cancel, if it was taken then: it ends with its lease. 0 in other states."""
     error: str | None = None
