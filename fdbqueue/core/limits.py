@@ -320,6 +320,8 @@ EFFECT_BYTES_MAX = 9_000_000
 # The time for which a worker does not read a queue that was empty, while other queues have tasks.
 EMPTY_QUEUE_LOOK_S = 0.2
 WORKER_WAIT_S = 30.0
+# Tasks that acks have taken along go back if no thread of the worker is free for this time: a hook hangs.
+REFILL_LIES_S = 1.0
 BEAT_AGAIN_S = 0.5
 # PULSE_S: how closely a worker measures its own standstills; SPELLS_KEPT: standstills and silences it
 # remembers.

@@ -88,6 +88,10 @@ class Batches:
             return _left_to_an_ordinary_one(own[0])
         if failure:
             self._durability.make_room()
+            if self._durability.failure and self._may_use_reserve(own):
+                # Behind a removal, the base has no free pages yet: this checkpoint frees them.
+                with self._reserve_given_up(pool):
+                    self._durability.make_room()
             failure = self._durability.failure
         if failure or (is_short and self._lacks_room(own, pool)):
             return self._sparingly(own, pool, failure or errno.ENOSPC)
@@ -124,16 +128,22 @@ class Batches:
     def _without_room(self, own: Sequence[CommitRequest], pool: Pool | None, lack: int) -> _Done:
         self._durability.make_room()
         # LMDB looks for the oldest snapshot only now and then, so it may have missed some free pages.
-        reserve, free_bytes = self._reserve, self._environment.free_bytes
-        has_free_pages = reserve is not None and reserve.has_room(free_bytes(), need_bytes(own))
+        has_free_pages = self._has_free_pages(own)
         if self._trims(pool) or has_free_pages:
             with suppress(lmdb.Error, OSError, StorageFull):
                 return self._within_map(own, pool, own_only=False)
         # For its own list of free pages LMDB may ask for a new one, though that list is long.
-        if reserve is not None and has_free_pages and reserve.is_half_on_disk:
+        if self._may_use_reserve(own):
             with suppress(lmdb.Error, OSError, StorageFull), self._reserve_given_up(pool):
                 return self._within_map(own, pool, own_only=False)
         return self._sparingly(own, pool, lack)
+
+    def _has_free_pages(self, own: Sequence[CommitRequest]) -> bool:
+        reserve = self._reserve
+        return reserve is not None and reserve.has_room(self._environment.free_bytes(), need_bytes(own))
+
+    def _may_use_reserve(self, own: Sequence[CommitRequest]) -> bool:
+        return self._has_free_pages(own) and self._reserve is not None and self._reserve.is_half_on_disk
 
     def _trims(self, pool: Pool | None) -> bool:
         """Delete the commit log's records that no transaction needs; True if that frees enough to try again.

@@ -221,6 +221,8 @@ class Refill:
         """The number of tasks that the thread that feeds has, and has not given to threads yet."""
         self._rests_until = float("-inf")
         self._found: list[Hold] = []
+        self._since = 0.0
+        """The time at which the oldest of them came, as runtime.monotonic()."""
 
     # The side of acks: one thread at a time, which leads them.
 
@@ -237,6 +239,7 @@ class Refill:
         assert self._asked is not None  # it has begun
         holds = self._hold([(self._queue, task) for task in tasks], *self._asked)
         with self._lock:
+            self._since = self._since if self._found else self._runtime.monotonic()
             self._found += holds
 
     def over(self, lost: bool) -> None:
@@ -256,6 +259,10 @@ class Refill:
         if found and observing.observers:
             self._queue._tell_taken(self._database, [hold.lease for hold in found])
         return found
+
+    def lies_s(self) -> float:
+        """The time for which tasks have waited here for a thread; 0 without any."""
+        return max(1e-9, self._runtime.monotonic() - self._since) if self._found else 0.0
 
     def feed(self, take: Callable[[], list[Hold]]) -> list[Hold] | None:
         """Take, while no acks do. If they do, wait until their tasks have come, or a thread is free: None.

@@ -11,7 +11,8 @@ Only acks join. The other verbs that end a lease are rarer, and have arguments o
 failure. Heartbeats are batches already (`TaskQueue.renew`).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import chain
 from operator import attrgetter
@@ -22,7 +23,7 @@ from fdbqueue.core.calls import Call, Combiner
 from fdbqueue.core.database import Database, conflict_in
 from fdbqueue.core.errors import NotTaken
 from fdbqueue.core.once import LostConflict, Short, run_once, write_claimed
-from fdbqueue.core.seam import Transaction, engine_errors
+from fdbqueue.core.seam import TRIED_AGAIN, Transaction, engine_errors
 from fdbqueue.core.sessions.session import Session
 from fdbqueue.core.task import Task
 from fdbqueue.tasks import verbs
@@ -118,7 +119,7 @@ class Acks:
         wanted = refill.begin(len(targets))
         if wanted is None:
             return False
-        along, lost = [self._taking(*wanted)], True
+        along, lost = list[TakeAlong](), True
 
         def body(tr: Transaction) -> tuple[Sequence[Ended], Sequence[Task]]:
             ended = self._parts.each(tr, targets, verbs.ack_each)
@@ -130,6 +131,8 @@ class Acks:
             crew.deal(ended, to_all=True)
 
         try:
+            with _as_lost_races():
+                along.append(self._taking(*wanted))  # with partitions, it may read
             run_once(
                 self._database,
                 self._root,
@@ -166,16 +169,30 @@ class Acks:
         )
 
 
+@contextmanager
+def _as_lost_races() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        raise LostConflict from error
+
+
 def _taken_along(tr: Transaction, along: list[TakeAlong]) -> Sequence[Task]:
-    """The tasks of the take in `along`, if it has not failed. Raises: a conflict if it fails now, so that the
-    next attempt does without, and still knows the results of those before it.
+    """The tasks of the take in `along`, if it has not failed. If it fails now, the next attempt does without,
+    and still knows the results of those before it. Raises: the engine's errors that are tried again; for
+    others, a conflict.
     """
     if not along:
         return ()
+    [take] = along
+    along.clear()
     try:
-        return along[0](tr)
-    except engine_errors():
-        raise
-    except Exception:
-        along.clear()
+        taken = take(tr)
+    except engine_errors() as error:
+        if error.code in TRIED_AGAIN:
+            raise
         raise conflict_in(tr) from None
+    except Exception:
+        raise conflict_in(tr) from None
+    along.append(take)
+    return taken

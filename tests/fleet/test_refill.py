@@ -4,12 +4,15 @@ import threading
 
 import pytest
 
-from fdbqueue import Worker
+from fdbqueue import Hooks, Worker
+from fdbqueue.core import limits
 from fdbqueue.core.line.taking import Taker
 from fdbqueue.core.observing import Observer, observe
 from fdbqueue.core.once import LostConflict
+from fdbqueue.core.seam import FDBError
 from fdbqueue.fleet.feed import Refill
 from fdbqueue.tasks.acks import Acks
+from fdbqueue.tasks.calls import TaskCalls
 from tests.fleet.conftest import SOON
 from tests.support import PATIENCE_S, wait_until
 
@@ -51,7 +54,7 @@ def test_one_thread_begins_tasks_in_order(worked):
     assert worked() == list(range(TASKS))
 
 
-@pytest.mark.parametrize("error", [ValueError("a take"), LostConflict()], ids=str)
+@pytest.mark.parametrize("error", [ValueError("a take"), LostConflict(), FDBError(1031)], ids=repr)
 def test_a_take_that_fails_fails_no_ack(db, queue, worked, monkeypatch, error):
     within, take = [], Taker.take_in_turn
     ack_and_take = Acks._ack_and_take
@@ -72,6 +75,37 @@ def test_a_take_that_fails_fails_no_ack(db, queue, worked, monkeypatch, error):
     monkeypatch.setattr(Taker, "take_in_turn", fail)
     assert worked() == list(range(TASKS))
     assert done(db, queue) == (TASKS, 0)
+
+
+def test_a_take_that_fails_before_it_begins_fails_no_ack(db, queue, worked, monkeypatch):
+    """With partitions, it may have to read first."""
+
+    def fail(*_):
+        raise FDBError(1031)
+
+    monkeypatch.setattr(TaskCalls, "_taking", fail)
+    assert worked() == list(range(TASKS))
+    assert done(db, queue) == (TASKS, 0)
+
+
+def test_a_hook_that_hangs_keeps_no_task_from_other_workers(db, space, queue, monkeypatch):
+    """The ack has taken the second task for the thread that tells the hook."""
+    monkeypatch.setattr(limits, "REFILL_LIES_S", 0.01)
+    goes_on, told = threading.Event(), threading.Event()
+
+    def hang(_):
+        told.set()
+        goes_on.wait(PATIENCE_S)
+
+    queue.put_many(db, range(2))
+    worker = Worker(db, queue, lambda _: None, threads=1, hooks=Hooks(succeeded=hang), root=space)
+    worker.start()
+    assert told.wait(PATIENCE_S)
+    Worker(db, queue, lambda _: None, root=space).run(until_empty=True)
+    assert done(db, queue) == (2, 0)
+    goes_on.set()
+    worker.stop()
+    assert worker.join(PATIENCE_S)
 
 
 def test_a_stopped_worker_returns_what_acks_have_taken(db, space, queue):
