@@ -184,15 +184,10 @@ def _taken_along(tr: Transaction, along: list[TakeAlong]) -> Sequence[Task]:
     """
     if not along:
         return ()
-    [take] = along
-    along.clear()
     try:
-        taken = take(tr)
-    except engine_errors() as error:
-        if error.code in TRIED_AGAIN:
+        return along[0](tr)
+    except Exception as error:
+        along.clear()
+        if isinstance(error, engine_errors()) and error.code in TRIED_AGAIN:
             raise
         raise conflict_in(tr) from None
-    except Exception:
-        raise conflict_in(tr) from None
-    along.append(take)
-    return taken
