@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from fdb.subspace_impl import Subspace
 
 from fdbqueue import Database, Done, TaskQueue, Worker, aio, transactional
 from fdbqueue.core.errors import InvalidArgument, TaskFailed
@@ -110,10 +111,12 @@ def fail_once(task: Any) -> None:
 
 @pytest.mark.parametrize("in_transaction", [False, True])
 def test_a_step_in_a_transaction_has_its_effect_once(
-    db: Database, queue: TaskQueue, work: Work, in_transaction: bool
+    db: Database, space: Subspace, queue: TaskQueue, work: Work, in_transaction: bool
 ) -> None:
+    effect = space["effect"].key()
+
     def count(tr: Any) -> int:
-        tr.add(EFFECT, b"\x01")
+        tr.add(effect, b"\x01")
         return 7
 
     def handler(*given: Any) -> None:
@@ -124,8 +127,7 @@ def test_a_step_in_a_transaction_has_its_effect_once(
 
     queue.put(db, "x")
     assert work(handler, transactional=in_transaction) == [("retried", "x"), ("succeeded", "x")]
-    assert db[EFFECT] == b"\x01"
-    del db[EFFECT]
+    assert db[effect] == b"\x01"
 
 
 def run(db: Database, body: Callable[[Any], Any]) -> Any:
