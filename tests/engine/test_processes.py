@@ -380,7 +380,7 @@ def test_a_private_database_leaves_no_file_behind(temporary):
         db[b"a"] = b"1"
         assert list(temporary.iterdir()) == []
         assert db[b"a"] == b"1"
-    assert set(os.listdir("/proc/self/fd")) == before
+    assert set(os.listdir("/proc/self/fd")) <= before  # earlier tests may let go of theirs meanwhile
 
 
 def test_a_private_database_that_does_not_open_leaves_nothing(temporary, monkeypatch):
@@ -392,7 +392,7 @@ def test_a_private_database_that_does_not_open_leaves_nothing(temporary, monkeyp
     with pytest.raises(StorageInUse, match="broken"):
         fdbqueue.open("memory:")
     assert list(temporary.iterdir()) == []
-    assert set(os.listdir("/proc/self/fd")) == before
+    assert set(os.listdir("/proc/self/fd")) <= before  # earlier tests may let go of theirs meanwhile
 
 
 def test_two_private_databases_share_nothing():
