@@ -260,9 +260,9 @@ class Refill:
             self._queue._tell_taken(self._database, [hold.lease for hold in found])
         return found
 
-    def lies_s(self) -> float:
-        """The time for which tasks have waited here for a thread; 0 without any."""
-        return max(1e-9, self._runtime.monotonic() - self._since) if self._found else 0.0
+    def lies_for(self, seconds: float) -> bool:
+        """True if tasks have waited here for a thread for that time."""
+        return bool(self._found) and self._runtime.monotonic() - self._since >= seconds
 
     def feed(self, take: Callable[[], list[Hold]]) -> list[Hold] | None:
         """Take, while no acks do. If they do, wait until their tasks have come, or a thread is free: None.

@@ -291,7 +291,7 @@ class Worker(ChosenByHandler):
         try:
             while not self._stopped.is_set():
                 self._require_open()
-                lies = self._refill is not None and self._refill.lies_s() > 0
+                lies = self._refill is not None and self._refill.lies_for(0)
                 free = self._pool.wait_for_free(limits.REFILL_LIES_S if lies else limits.WORKER_WAIT_S)
                 away_s = max(self._no_tasks.left_s(), self._no_ground.left_s())
                 if away_s > 0:
@@ -299,7 +299,7 @@ class Worker(ChosenByHandler):
                     self._stopped.wait(min(away_s, limits.REFILL_LIES_S))
                 elif free:
                     self._start_some(free, until_empty)
-                elif self._refill is not None and self._refill.lies_s() > limits.REFILL_LIES_S:
+                elif self._refill is not None and self._refill.lies_for(limits.REFILL_LIES_S):
                     self._return_refill()  # the threads that were freed are in slow hooks
         except Exception as error:
             self._end_with(error)

@@ -11,8 +11,7 @@ Only acks join. The other verbs that end a lease are rarer, and have arguments o
 failure. Heartbeats are batches already (`TaskQueue.renew`).
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import chain
 from operator import attrgetter
@@ -131,8 +130,10 @@ class Acks:
             crew.deal(ended, to_all=True)
 
         try:
-            with _as_lost_races():
+            try:
                 along.append(self._taking(*wanted))  # with partitions, it may read
+            except Exception as error:
+                raise LostConflict from error
             run_once(
                 self._database,
                 self._root,
@@ -167,14 +168,6 @@ class Acks:
             yield_to_conflict=True,
             short=self._short,
         )
-
-
-@contextmanager
-def _as_lost_races() -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:
-        raise LostConflict from error
 
 
 def _taken_along(tr: Transaction, along: list[TakeAlong]) -> Sequence[Task]:

@@ -436,7 +436,7 @@ class Taking(TaskHandle):
             call.tasks = tasks
 
     def _acked_by(self, db: AnyDatabase, task: Task, acks: "Acks", result: Any) -> Task:
-        """As `ack`, by the acks of a worker."""
+        """As `ack`, by the acks of a worker. Apart from it: one more call would be on the way of each ack."""
         if task.result_ttl is not None:
             return self.ack(db, task, result=result)
         task._note_end(None, within=False)
