@@ -12,6 +12,7 @@ from fdb.subspace_impl import Subspace
 import fdbqueue
 from fdbqueue import Database, Queue
 from fdbqueue.core import limits
+from fdbqueue.core.calls import Nudge
 from fdbqueue.core.codec import codec_named
 from fdbqueue.core.line.decision import (
     DUE,
@@ -30,7 +31,7 @@ from fdbqueue.core.line.decision import (
     within,
 )
 from fdbqueue.core.line.staging import DEADLINE_US, Outcome, Turn
-from fdbqueue.core.line.taking import Memory, Nudge, Place, _is_refused
+from fdbqueue.core.line.taking import Memory, Place, _is_refused
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.runtime import Waitable
 from fdbqueue.embedded import FDBError

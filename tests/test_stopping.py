@@ -14,12 +14,12 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import FairQueue, PersistentQueue, Queue, Session, TaskQueue
-from fdbqueue.core.calls import Call, Combiner
+from fdbqueue.core.calls import Call, Combiner, Nudge
 from fdbqueue.core.database import run
 from fdbqueue.core.errors import DatabaseClosed, InvalidArgument, WaitStopped
 from fdbqueue.core.line.decision import LineKeys, Look, Reason
 from fdbqueue.core.line.staging import Outcome
-from fdbqueue.core.line.taking import Memory, Nudge, Place
+from fdbqueue.core.line.taking import Memory, Place
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.runtime import RealRuntime, Stop
 from fdbqueue.core.seam import engine_errors

@@ -241,9 +241,10 @@ class Dequeuing(Face[Q]):
         timeout: float = 0,
         *,
         stop: Stop | None = None,
+        overtake: int = 0,
     ) -> Any | D | None:
         """As `fdbqueue.Queue.dequeue`."""
-        found = await self._taken(tr, _NOTHING, timeout, stop=stop)
+        found = await self._taken(tr, _NOTHING, timeout, stop=stop, overtake=overtake)
         return default if found is _NOTHING else found
 
     dequeue_many = awaited(BlockingDequeuing.dequeue_many, undo=_prepend_all)

@@ -189,6 +189,14 @@ def checked_wait(timeout: Any, target: Any) -> float:
     return seconds
 
 
+def checked_overtake(overtake: Any, target: Any) -> int:
+    """A number of older items that a take may leave behind. Raises InvalidArgument."""
+    number = checked_whole("overtake", overtake, 0, limits.OVERTAKE_MAX)
+    if number and is_transaction(target):
+        raise InvalidArgument(name="overtake", wanted="0 in a transaction: it takes the first", got=overtake)
+    return number
+
+
 def checked_stop(stop: Stop | None, target: Any) -> None:
     """Raises InvalidArgument for a `stop` that is no event, or that stands beside a transaction."""
     if stop is None:

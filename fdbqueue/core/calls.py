@@ -198,6 +198,31 @@ def _is_set(stop: Stop) -> bool:
         return True
 
 
+class Nudge:
+    """Wakes the leader that sleeps in the line, or ends the next sleep at once. A `Waitable`."""
+
+    def __init__(self) -> None:
+        self._given = False
+        self._callback: Callable[[Any], None] | None = None
+
+    def is_ready(self) -> bool:
+        return self._given
+
+    def on_ready(self, callback: Callable[[Any], None]) -> None:
+        self._callback = callback
+        if self._given:  # after the sleeper has asked `is_ready`
+            callback(self)
+
+    def give(self) -> None:
+        self._given = True
+        callback = self._callback
+        if callback is not None:
+            callback(self)
+
+    def forget(self) -> None:
+        self._given, self._callback = False, None
+
+
 class CallState(Enum):
     PENDING = auto()
     CLAIMED = auto()

@@ -71,6 +71,10 @@ PLAIN_ATTEMPTS_MAX = 2
 # fewer, the line's two commits cost more than the races that they save: two processes on one directory make
 # 1,010 takes a second with races, 660 in the line; four 838 and 1,110.)
 CROWD_MIN, STAGED_HINT_S = 3, 0.5
+# A take that may overtake registers after this number of lost races. Behind the first, it leaves up to this
+# number of items; at most those that its caller allows, and a worker by default.
+OVERTAKING_ATTEMPTS_MAX, OVERTAKE_FIRST = 8, 16
+OVERTAKE_MAX, WORKER_OVERTAKE = 1_000, 128
 # A call without a timeout waits this time, or this number of its commits if that is longer, for requests
 # ahead that have a share. They are about to take it, and would conflict with a call that served them.
 SERVE_PATIENCE_S, SERVE_PATIENCE_COMMITS = 0.05, 8

@@ -59,7 +59,11 @@ class Outage:
 
 
 class Feed:
-    def __init__(self, database: Database, queues: Sequence[tuple[TaskQueue, int]]) -> None:
+    def __init__(
+        self, database: Database, queues: Sequence[tuple[TaskQueue, int]], overtake: int = 0
+    ) -> None:
+        """`overtake`: as for Taking.take, in the queues that know it."""
+        self._overtake = overtake
         self._database = database
         self._runtime = database.runtime
         self._queues = [queue for queue, _ in queues]
@@ -177,7 +181,8 @@ class Feed:
         # their leases, and an attempt counts. A worker that holds them excuses it.
         forget = stop.listen(partial(self._end_waits, queue, session))
         try:
-            return queue.take_many(self._database, count, timeout_s, session=session)
+            overtake = self._overtake and queue._shape.overtake_of(self._overtake)
+            return queue.take_many(self._database, count, timeout_s, session=session, overtake=overtake)
         finally:
             forget()
 
@@ -201,11 +206,13 @@ class Refill:
         free: Callable[[], int],
         hold: Callable[[Found, Session, float], list[Hold]],
         freed: Event,
+        overtake: int,
     ) -> None:
         """`session`: that of the worker; None while it takes nothing. `hold` renews the leases of tasks that
         were taken in a session from a time on. `freed` is set when tasks may have come.
         """
         self.acks = queue._calls(database).acks_with(self)
+        self.overtake = queue._shape.overtake_of(overtake)
         self._database = database
         self._queue = queue
         self._runtime = database.runtime
@@ -242,9 +249,9 @@ class Refill:
             self._since = self._since if self._found else self._runtime.monotonic()
             self._found += holds
 
-    def over(self, lost: bool) -> None:
+    def over(self, rests: bool) -> None:
         self._asked = None
-        if lost:  # in a crowd, the line is cheaper than races
+        if rests:  # in a crowd, the line is cheaper than races
             self._rests_until = self._runtime.monotonic() + limits.STAGED_HINT_S
         self._freed.set()
 

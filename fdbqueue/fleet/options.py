@@ -19,6 +19,7 @@ from fdbqueue.core.arguments import (
     checked_items,
     checked_seconds,
     checked_span,
+    checked_whole,
     require_finished,
 )
 from fdbqueue.core.database import as_database
@@ -123,6 +124,7 @@ class WorkerKeywords(TypedDict, total=False):
     timeout_s: float | None
     grace_s: float
     session_ttr_s: float
+    overtake: int
 
 
 @dataclass(frozen=True)
@@ -143,6 +145,8 @@ class WorkerOptions:
     """Time that running handlers have after `stop`, before their tasks are given back."""
     session_ttr_s: float = limits.SESSION_TTR_S
     """Time from the death of the process until its tasks are ready again, if their own ttr is longer."""
+    overtake: int = limits.WORKER_OVERTAKE
+    """Number of older ready tasks that a take may leave behind, where arrival decides the order."""
 
     @property
     def places(self) -> int:
@@ -163,6 +167,7 @@ class WorkerOptions:
             timeout_s=None if timeout_s is None else checked_span("timeout_s", timeout_s),
             grace_s=checked_seconds("grace_s", options.grace_s),
             session_ttr_s=checked_span("session_ttr_s", options.session_ttr_s),
+            overtake=checked_whole("overtake", options.overtake, 0, limits.OVERTAKE_MAX),
         )
 
 

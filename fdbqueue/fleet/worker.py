@@ -189,7 +189,7 @@ class Worker(ChosenByHandler):
         self._telling = Telling(self._database, checked_hooks(hooks))
         self._name = f"{self._runtime.host_name()}:{self._runtime.process_id()}"
         keys = RootKeys(root)
-        self._feed = Feed(self._database, self._queues)
+        self._feed = Feed(self._database, self._queues, chosen.overtake)
         self._settling = Settling(database, keys, Policy(chosen.max_attempts, chosen.backoff))
         silence = keeper_of(database, keys).silence
         beyond = self._overran, self._chores, self._end_with
@@ -236,7 +236,7 @@ class Worker(ChosenByHandler):
             if len(self._queues) == 1 and not self._options.transactional:
                 [(queue, _)] = self._queues
                 asked = self._session_that_takes, self._pool.free, self._held, self._freed
-                self._refill = Refill(self._database, queue, *asked)
+                self._refill = Refill(self._database, queue, *asked, self._options.overtake)
                 self._settling.acks = self._refill.acks
             self._heartbeat.start()
             undo.callback(self._heartbeat.end, limits.CLOSE_TIMEOUT_S)

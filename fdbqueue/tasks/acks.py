@@ -15,7 +15,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import chain
 from operator import attrgetter
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+from msgspec import Struct
 
 from fdbqueue.core import limits
 from fdbqueue.core.calls import Call, Combiner
@@ -30,15 +32,38 @@ from fdbqueue.tasks.events import Callbacks
 from fdbqueue.tasks.source import Parts
 from fdbqueue.tasks.verbs import UNKNOWN, Target
 
+if TYPE_CHECKING:
+    from fdbqueue.core.line.overtaking import Overtaking
+
 _payload = attrgetter("payload")
 
-TakeAlong = Callable[[Transaction], Sequence[Task]]
 Ended = Task | NotTaken | None
 """The result of an ack in a batch: the task, an error, or None if the ack needs a transaction of its own."""
 
 
+class TakeAlong(Struct, frozen=True):
+    take: Callable[[Transaction], Sequence[Task]]
+    overtake: int
+    overtaking: "Overtaking | None"
+    """None if the take is strict."""
+
+    def won(self) -> None:
+        if self.overtaking is not None:
+            self.overtaking.won()
+
+    def lost(self) -> bool:
+        """Another taker was faster. True if the next take would lose, too."""
+        if self.overtaking is None:
+            return True
+        self.overtaking.lost(self.overtake)
+        return self.overtaking.gives_up
+
+
 class Refill(Protocol):
     """Tasks that the acks of a worker take along for the threads that they free."""
+
+    overtake: int
+    """The number of older ready tasks that such a take may leave behind."""
 
     def begin(self, acks: int) -> tuple[Session, int] | None:
         """The session and the number of tasks to take with so many acks; None to take nothing now."""
@@ -46,8 +71,10 @@ class Refill(Protocol):
     def add(self, tasks: Sequence[Task]) -> None:
         """These were taken."""
 
-    def over(self, lost: bool) -> None:
-        """The take that has begun is over. `lost`: another taker was faster, or it has failed."""
+    def over(self, rests: bool) -> None:
+        """The take that has begun is over. `rests`: it has failed, or others were faster: take none for a
+        while.
+        """
 
 
 class Acks:
@@ -56,7 +83,7 @@ class Acks:
         database: Database,
         parts: Parts,
         callbacks: Callbacks,
-        taking: Callable[[Session, int], TakeAlong],
+        taking: Callable[[Session, int, int], TakeAlong],
         refill: Refill | None = None,
     ) -> None:
         self._database = database
@@ -118,7 +145,7 @@ class Acks:
         wanted = refill.begin(len(targets))
         if wanted is None:
             return False
-        along, lost = list[TakeAlong](), True
+        along, rests = list[TakeAlong](), True
 
         def body(tr: Transaction) -> tuple[Sequence[Ended], Sequence[Task]]:
             ended = self._parts.each(tr, targets, verbs.ack_each)
@@ -131,7 +158,7 @@ class Acks:
 
         try:
             try:
-                along.append(self._taking(*wanted))  # with partitions, it may read
+                along.append(self._taking(*wanted, refill.overtake))  # with partitions, it may read
             except Exception as error:
                 raise LostConflict from error
             run_once(
@@ -143,9 +170,14 @@ class Acks:
                 yield_to_conflict=True,
                 short=self._short if self._is_short(len(targets) + wanted[1]) else None,
             )
-            lost = not along
+            rests = not along
+            for take in along:
+                take.won()
+        except LostConflict:
+            rests = not along or along[0].lost()
+            raise
         finally:
-            refill.over(lost)
+            refill.over(rests)
         return True
 
     def _is_short(self, tasks: int) -> bool:
@@ -178,7 +210,7 @@ def _taken_along(tr: Transaction, along: list[TakeAlong]) -> Sequence[Task]:
     if not along:
         return ()
     try:
-        return along[0](tr)
+        return along[0].take(tr)
     except Exception as error:
         along.clear()
         if isinstance(error, engine_errors()) and error.code in TRIED_AGAIN:

@@ -433,7 +433,12 @@ class TaskCalls(Service):
     # Taking.
 
     def take(
-        self, session: Session | None, count: int, timeout_s: float, stop: Stop | None = None
+        self,
+        session: Session | None,
+        count: int,
+        timeout_s: float,
+        stop: Stop | None = None,
+        overtake: int = 0,
     ) -> Sequence[Task]:
         """Take up to `count` tasks; wait up to `timeout_s` for the first, zero or less not at all.
 
@@ -445,14 +450,17 @@ class TaskCalls(Service):
             try:
                 if holder is None or (session is None and holder.lost):
                     holder = self._own_session.get()
-                found = () if plan is None else self._take_at_home(plan, holder, count, stop)
+                found = () if plan is None else self._take_at_home(plan, holder, count, stop, overtake)
                 if not found:
                     wanted = (holder, 0 if plan is None else WIDE)
                     takes = self._takes.known.get(wanted) or self._takes.of(*wanted)
-                    found = takes.wait(timeout_s, count, stop) if timeout_s > 0 else takes.take(count, stop)
+                    if timeout_s > 0:
+                        found = takes.wait(timeout_s, count, stop, overtake)
+                    else:
+                        found = takes.take(count, stop, overtake)
                 if not found:
                     source = self.source if plan is None else self.parts.wide
-                    found = self._take_again(source, takes, count, until, stop)
+                    found = self._take_again(source, partial(takes.take, count, stop, overtake), until)
             except UnknownSession:
                 if session is not None:
                     raise
@@ -461,20 +469,21 @@ class TaskCalls(Service):
                     return found
             timeout_s = max(0.0, until - self._runtime.monotonic())  # the session died, or partitions came
 
-    def _take_at_home(self, plan: Plan, session: Session, count: int, stop: Stop | None) -> Sequence[Task]:
+    def _take_at_home(
+        self, plan: Plan, session: Session, count: int, stop: Stop | None, overtake: int
+    ) -> Sequence[Task]:
         number = self._next_home(plan, session)
         with suppress(PartitionGone):  # since it was chosen
-            return self._takes.of(session, number).take(count, stop)
+            return self._takes.of(session, number).take(count, stop, overtake)
         return ()
 
     def _next_home(self, plan: Plan, session: Session) -> int:
         return self._homes.next(plan.serving, plan.serving, session.id)
 
     def _take_again(
-        self, source: TaskSource | WideTasks, takes: Takes, count: int, until: float, stop: Stop | None
+        self, source: TaskSource | WideTasks, take: Callable[[], Sequence[Task]], until: float
     ) -> Sequence[Task]:
         """Take after overdue sessions have been ended."""
-        take = partial(takes.take, count, stop)
         found = self._keeper.try_again(lambda: take() or None, source.ask_available, until) or ()
         if not found and source.has_passed():
             run(self._database, source.require_none_passed)
@@ -525,12 +534,16 @@ class TaskCalls(Service):
     def acks_with(self, refill: "Refill") -> "Acks":
         return late.acks.Acks(self._database, self.parts, self.callbacks, self._taking, refill)
 
-    def _taking(self, session: Session, count: int) -> "TakeAlong":
-        """A take without a wait, for transactions that do something else, too."""
-        params, now_us, plan = self._new_params(session), self._runtime.now_us, self._current.plan
-        source = self.source if plan is None else self.parts.part(self._next_home(plan, session))
-        taker = self._taker(source, session)
-        return lambda tr: taker.take_in_turn(tr, count, params, now_us()).values
+    def _taking(self, session: Session, count: int, overtake: int) -> "TakeAlong":
+        """A take without a wait, for a transaction that acks, too."""
+        number = 0 if (plan := self._current.plan) is None else self._next_home(plan, session)
+        taker = self._taker(self.parts.part(number), session)
+        takes = self._takes.of(session, number) if overtake else None
+        overtaking, left = (None, None) if takes is None else (takes.overtaking, takes.left_by((overtake,)))
+        params, now_us = self._new_params(session), self._runtime.now_us
+        return late.acks.TakeAlong(
+            lambda tr: taker.take_in_turn(tr, count, params, now_us(), left).values, overtake, overtaking
+        )
 
     def take_within(self, tr: Transaction, count: int, session: Session) -> Sequence[Task]:
         """Take in a transaction of the caller: from the home first, then from all partitions."""

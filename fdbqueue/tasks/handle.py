@@ -21,6 +21,7 @@ from fdbqueue.core.arguments import (
     checked_function,
     checked_instance,
     checked_items,
+    checked_overtake,
     checked_payload,
     checked_stop,
     checked_take_timeout,
@@ -360,6 +361,7 @@ class Taking(TaskHandle):
         *,
         session: AnySession | None = None,
         stop: Stop | None = None,
+        overtake: int = 0,
     ) -> Task | None:
         """Take the next task: for its ttr it is leased to this session, and to no other.
 
@@ -367,14 +369,16 @@ class Taking(TaskHandle):
         still holds its tasks. Given a database: waits up to `timeout` seconds in the line. None waits for
         ever, zero or less does not wait. Overdue sessions are ended before the answer is None. When `stop`,
         an event, is set, the call leaves the line and raises WaitStopped; a task that came for it is ready
-        again.
+        again. After a race with another taker, it leaves up to `overtake` older ready tasks behind
+        (docs/workers.md).
         Reads: the first ready tasks and timers by snapshot, the task serialisably.
         Writes: moves the task.
         Conflicts: a change of the task. An answer of None in a transaction: a change that makes a task ready.
         Raises: UnknownSession, PayloadUnreadable, WaitStopped; TooMuchToSweep given a transaction that cannot
-        tell whether a task is ready.
+        tell whether a task is ready; UnsupportedOption for `overtake` in a queue with another order than that
+        of arrival.
         """
-        found = self._taken(tr, 1, timeout, session, stop)
+        found = self._taken(tr, 1, timeout, session, stop, overtake)
         return found[0] if found else None
 
     def take_many(
@@ -385,13 +389,14 @@ class Taking(TaskHandle):
         *,
         session: AnySession | None = None,
         stop: Stop | None = None,
+        overtake: int = 0,
     ) -> list[Task]:
         """Take the next tasks, up to `n`. The call waits for the first of them as `take` does.
 
         It takes fewer if they exceed limits.BATCH_BYTES_MAX bytes, or if the line gives only
         limits.SERVE_MAX.
         """
-        return list(self._taken(tr, checked_batch_count("n", n), timeout, session, stop))
+        return list(self._taken(tr, checked_batch_count("n", n), timeout, session, stop, overtake))
 
     def end_waits(self, db: AnyDatabase, *, session: AnySession | None = None) -> None:
         """End the waits of this session's takes in other threads of this process: they return their tasks so
@@ -647,6 +652,7 @@ class Taking(TaskHandle):
         timeout: float | None,
         session: AnySession | None,
         stop: Stop | None,
+        overtake: int,
     ) -> Sequence[Task]:
         timeout_s = checked_take_timeout(timeout)
         given = None if session is None else checked_instance("session", session, Session)
@@ -654,11 +660,14 @@ class Taking(TaskHandle):
             checked_stop(stop, tr)
         if isinstance(self._shape.codec, AbsentCodec):
             self._shape.codec.require()
+        if type(overtake) is not int or overtake:
+            overtake = checked_overtake(overtake, tr)
+            self._shape.require_overtake(overtake)
         if tr is not self._database and is_transaction(tr):
             holder = given or self._own_session(tr)
             take = partial(self._calls(tr).take_within, writable(tr), count, holder)
         else:
-            take = partial(self._calls(tr).take, given, count, timeout_s, stop)
+            take = partial(self._calls(tr).take, given, count, timeout_s, stop, overtake)
         if not observing.observers:
             return take()
         with self._observed(tr, "take", count=0, waits=timeout_s > 0) as call:

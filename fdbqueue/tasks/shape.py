@@ -25,7 +25,7 @@ from fdbqueue.core.task import TaskState
 from fdbqueue.core.unreadable import Aside
 from fdbqueue.tasks.feature import Feature, features_of_queue, overriding
 from fdbqueue.tasks.options import NOT_GIVEN, Draft, drafted, kind_named, owner_of, stored_settings
-from fdbqueue.tasks.stored.discipline import Discipline, Fifo, Mended
+from fdbqueue.tasks.stored.discipline import Discipline, Fifo, Mended, Priority
 from fdbqueue.tasks.stored.records import (
     COUNTER_NAMES,
     ID_BYTES,
@@ -329,6 +329,20 @@ class Shape:
         """Raises: UnsupportedOption for a kind that has no ttr, so that its leases do not end by time."""
         if not self.kind.supports("ttr"):
             raise UnsupportedOption(kind=self.kind.name, option="touch")
+
+    @property
+    def may_overtake(self) -> bool:
+        """True if each ready task may be taken, and all takes go by one order."""
+        return type(self.discipline) in (Fifo, Priority)
+
+    def overtake_of(self, most: int = limits.WORKER_OVERTAKE) -> int:
+        """`most`; 0 for a queue with task keys or task limits, and for a bag."""
+        return most if self.may_overtake else 0
+
+    def require_overtake(self, overtake: int) -> None:
+        """Raises: UnsupportedOption for a queue with task keys or task limits, and for a bag."""
+        if overtake and not self.may_overtake:
+            raise UnsupportedOption(kind=self.kind.name, option="overtake, nor does one with task limits")
 
 
 def shape_of(registry: Registry, definition: Definition, type: Any = None) -> Shape:

@@ -180,6 +180,8 @@ class Simulation:
         """If set before the clients are added, their requests in waiting lines give signs of life, as on a
         cluster. Each of these is a look, which hides a wake-up that was missed.
         """
+        self.overtake = 0
+        """The number of older items that a take of this run may leave behind; the auditor allows no more."""
         # The factor of all pauses: busy and idle clients find different bugs.
         self._pace = scattered(self.random, 0.003, 1.0)
         self._machines: list[Machine] = []

@@ -17,7 +17,12 @@ class Judge:
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
         self._moments = Moments(Random(f"{simulation.seed} moment"), simulation.scheduler)
-        liveness = Liveness(simulation.is_calm, simulation.goes_on, lambda: simulation.gives_signs)
+        liveness = Liveness(
+            simulation.is_calm,
+            simulation.goes_on,
+            lambda: simulation.gives_signs,
+            lambda: simulation.overtake,
+        )
         self.auditor = Auditor(liveness, self._moments.committed)
         self._aftermath: Aftermath | None = None
 

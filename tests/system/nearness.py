@@ -44,6 +44,7 @@ ROOMS: Mapping[str, str] = {
     "fleet": _FLEETS,
     "groups": _GROUPS,
     "line": _LINE,
+    "line/overtaking": "overtaken overtaken_items",
     "operate": "explained exact exact_mixed",
     "queues/fair": "exact_fair agreed paired fairness rounds damaged",
     "queues/persistent": _PERSISTENT,

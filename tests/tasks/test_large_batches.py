@@ -9,7 +9,7 @@ from fdbqueue import Limit, TaskQueue
 from fdbqueue.core import limits
 from fdbqueue.core.database import run
 from fdbqueue.core.errors import TooMuchForOneTransaction
-from fdbqueue.core.line.taking import Taken
+from fdbqueue.core.line.staging import Taken
 from fdbqueue.embedded import FDBError
 from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.stored.records import id_bytes

@@ -1,1 +1,10 @@
 """The waiting line: one for contention and for waiting, whatever the queue (docs/design.md, 7)."""
+
+from typing import TYPE_CHECKING
+
+from fdbqueue.core.lazy import files_of
+
+if TYPE_CHECKING:
+    from fdbqueue.core.line import overtaking as overtaking
+else:
+    __getattr__ = files_of(__name__)

@@ -334,6 +334,24 @@ class _Asked(Struct, frozen=True):
     signs: Range | None
 
 
+class Taken(Struct, frozen=True):
+    values: Sequence[Any] = ()
+    cut_short: bool = False
+    """There may be more items, beyond the bounds of one transaction."""
+    wrote: bool = False
+    turn: Turn | None = None
+    """The look at the line of a take that passed by it."""
+    may_be_lost: bool = False
+    """True if nothing but leases have begun and ended: a power cut may undo the take."""
+
+    @property
+    def is_open(self) -> bool:
+        """True if it found no item, and cannot tell that there is none: another attempt may."""
+        if self.values:
+            return False
+        return self.wrote or (self.turn is not None and self.turn.outcome is Outcome.AGAIN)
+
+
 class Line:
     def __init__(self, keys: LineKeys, source: Source) -> None:
         self.keys = keys

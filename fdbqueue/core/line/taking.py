@@ -14,19 +14,19 @@ only part of the line that waits. One request stands for all callers of a Combin
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import repeat
 from operator import attrgetter, call
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from fdbqueue.core import limits
+from fdbqueue.core import line as late
 from fdbqueue.core.binding import is_gone, knows_processes, may_be_lost, name_of_process
-from fdbqueue.core.calls import Call, CallState, Combiner, Waiter
+from fdbqueue.core.calls import Call, CallState, Combiner, Nudge, Waiter
 from fdbqueue.core.database import Database, run
 from fdbqueue.core.errors import TooMuchToSweep
 from fdbqueue.core.line.decision import (
@@ -41,43 +41,33 @@ from fdbqueue.core.line.decision import (
     Ticket,
     portion_of,
 )
-from fdbqueue.core.line.staging import Line, Outcome, Turn
+from fdbqueue.core.line.staging import Line, Outcome, Taken, Turn
 from fdbqueue.core.observing import MAYBE_COMMITTED
 from fdbqueue.core.once import LostConflict, Short, run_once
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.runtime import Stop, Waitable
 from fdbqueue.core.seam import Future, Range, Transaction, engine_errors, require_ordinary
 
+if TYPE_CHECKING:
+    from fdbqueue.core.line.overtaking import Overtaking
+
 HandOut = Callable[[Transaction, Sequence[Offer], bytes], Sequence[Any]]
 """Claims offers for a take that passes params, as a request does. Returns the values that can be read."""
 
 
-class Taken(Struct, frozen=True):
-    values: Sequence[Any] = ()
-    cut_short: bool = False
-    """There may be more items, beyond the bounds of one transaction."""
-    wrote: bool = False
-    turn: Turn | None = None
-    """The look at the line of a take that passed by it."""
-    may_be_lost: bool = False
-    """True if nothing but leases have begun and ended: a power cut may undo the take."""
-
-    @property
-    def is_open(self) -> bool:
-        """True if it found no item, and cannot tell that there is none: another attempt may."""
-        if self.values:
-            return False
-        return self.wrote or (self.turn is not None and self.turn.outcome is Outcome.AGAIN)
-
-
 class Taker:
-    def __init__(self, line: Line, asks: Sequence[Ask], hand_out: HandOut) -> None:
-        """The replies to `asks` raise if the caller may not take anything."""
+    def __init__(
+        self, line: Line, asks: Sequence[Ask], hand_out: HandOut, beside: HandOut | None = None
+    ) -> None:
+        """The replies to `asks` raise if the caller may not take anything. `beside`: for offers that leave
+        earlier ones behind; None if `hand_out` conflicts with a use of its offers alone.
+        """
         self._line = line
         self._source = line.source
         self._activity = line.keys.activity
         self._asks = asks
         self._hand_out = hand_out
+        self._beside = beside or hand_out
 
     def take(self, tr: Transaction, count: int, params: bytes, now_us: int, *, is_last: bool = True) -> Taken:
         """Take the first items, up to `count`, for the transaction of a caller.
@@ -104,7 +94,7 @@ class Taker:
         if not portion.offers:
             portion, has_returned_all = self._returned(tr, count, due, now_us)
             has_seen_all = has_seen_all and has_returned_all
-        taken = self._take(tr, portion, tidied, count, params, now_us)
+        taken = self._take(tr, portion, tidied, count, params, now_us, self._hand_out)
         if not taken.values and is_last:
             tr.add_read_conflict_range(source.ready.start, source.ready.stop)
             source.require_none_passed(tr)
@@ -112,26 +102,37 @@ class Taker:
                 raise TooMuchToSweep(name=source.name)
         return taken
 
-    def take_in_turn(self, tr: Transaction, count: int, params: bytes, now_us: int) -> Taken:
-        """Take the first items, up to `count`, to which no request in the line is entitled.
+    def take_in_turn(
+        self, tr: Transaction, count: int, params: bytes, now_us: int, left: int | None = None
+    ) -> Taken:
+        """Take up to `count` items to which no request in the line is entitled, behind the first `left`.
 
+        `left`: None for a take that is strict, and tidies the line if there are requests.
         Reads: the first items, requests and due times by snapshot; serialisably the keys it changes.
         Conflicts: every use of the same items.
         """
         source, activity = self._source, self._activity
         checks = list(map(call, self._asks, repeat(tr)))
         tidy = source.ask_tidy(tr, now_us) if source.comes_due else None
-        found = source.available(tr, count, now_us)
+        found = source.available(tr, (left or 0) + count, now_us)
         first = tr.snapshot.get_range(activity.start, activity.stop, limit=1).to_list()
         for check in checks:
             check()
         tidied = Swept.NOTHING if tidy is None else tidy()
-        portion = portion_of(source.available(tr, count, now_us) if tidied else found)
-        if first and (self._line.keys.is_work(first[0].key, now_us) or not portion.offers):
+        if tidied:
+            found = source.available(tr, (left or 0) + count, now_us)
+        is_work = bool(first) and self._line.keys.is_work(first[0].key, now_us)
+        if left is not None:
+            found = late.overtaking.passed_by(tr, self._line, found, left, count, now_us, is_work)
+        portion = portion_of(found)
+        if first and ((is_work and left is None) or not portion.offers):
             turn = self._line.pass_by(tr, count, params, now_us)
             may_be_lost = turn.may_be_lost and tidied is not Swept.MORE
             return Taken(turn.answers, bool(turn.answers), turn.wrote or bool(tidied), turn, may_be_lost)
-        return self._take(tr, portion, tidied, count, params, now_us)
+        hand_out = self._hand_out if left is None else self._beside
+        taken = self._take(tr, portion, tidied, count, params, now_us, hand_out)
+        # Beside requests, there are more items: their shares. Callers without an item have no answer yet.
+        return replace(taken, cut_short=True) if is_work and taken.values else taken
 
     def _tidied(self, tr: Transaction, count: int, now_us: int) -> tuple[Portion, bool]:
         """The first items after more items have come due. Expired ones may fill a batch. The second value is
@@ -162,7 +163,14 @@ class Taker:
         return NOTHING, False
 
     def _take(
-        self, tr: Transaction, portion: Portion, tidied: Swept, count: int, params: bytes, now_us: int
+        self,
+        tr: Transaction,
+        portion: Portion,
+        tidied: Swept,
+        count: int,
+        params: bytes,
+        now_us: int,
+        hand_out: HandOut,
     ) -> Taken:
         """Take `portion`; if it is unreadable, what is behind, while one transaction can set all aside."""
         unreadable_bytes = 0
@@ -171,7 +179,7 @@ class Taker:
         for _ in range(limits.TIDY_ROUNDS_MAX):
             if not portion.offers:
                 break
-            values = self._hand_out(tr, portion.offers, params)
+            values = hand_out(tr, portion.offers, params)
             # Without its value, an item could not be read, and was buried.
             may_be_lost = may_be_lost and len(values) == len(portion.offers)
             if values:
@@ -194,31 +202,6 @@ _UNDECIDED = (Outcome.AGAIN, Outcome.WAIT, Outcome.PENDING)
 
 _PASSING = MAYBE_COMMITTED | {1007, 1009}
 """Errors of watches after which others can be armed: unknown result, read version too old or too new."""
-
-
-class Nudge:
-    """Wakes the leader that sleeps in the line, or ends the next sleep at once. A `Waitable`."""
-
-    def __init__(self) -> None:
-        self._given = False
-        self._callback: Callable[[Any], None] | None = None
-
-    def is_ready(self) -> bool:
-        return self._given
-
-    def on_ready(self, callback: Callable[[Any], None]) -> None:
-        self._callback = callback
-        if self._given:  # after the sleeper has asked `is_ready`
-            callback(self)
-
-    def give(self) -> None:
-        self._given = True
-        callback = self._callback
-        if callback is not None:
-            callback(self)
-
-    def forget(self) -> None:
-        self._given, self._callback = False, None
 
 
 class Place:
@@ -486,9 +469,10 @@ class Memory:
 
 
 _wrote, _count, _may_be_lost = attrgetter("wrote"), attrgetter("count"), attrgetter("may_be_lost")
+_payload = attrgetter("payload")
 
-TakeInTurn = Callable[[Transaction, int, bytes, int], Taken]
-"""Given a transaction, a count, params and a time: take items that belong to no waiting request."""
+TakeInTurn = Callable[[Transaction, int, bytes, int, int | None], Taken]
+"""Given a transaction, a count, params, a time and a number of items to leave: as Taker.take_in_turn."""
 
 
 class Takes:
@@ -532,28 +516,45 @@ class Takes:
         self._short = Short() if is_plain else None
         self._lost = lost
         self._memory = Memory(database)
+        self._known: Overtaking | None = None
         self._place: Place | None = None
         self._nudge = Nudge()
         self._takes = Combiner(database.runtime, self._take_for)
         self._waits = Combiner(database.runtime, self._wait_for, self._nudge.give, has_ended)
 
-    def take(self, count: int, stop: Stop | None = None) -> Sequence[Any]:
+    @property
+    def overtaking(self) -> "Overtaking":
+        """The state of the takes that may overtake, made for the first of them."""
+        if self._known is None:
+            self._known = late.overtaking.Overtaking(self._runtime)
+        return self._known
+
+    def left_by(self, overtakes: Iterable[int]) -> int | None:
+        """The number of items that a take for callers with these `overtakes` leaves. None: it is strict, also
+        now and then, as only such a take returns the shares of dead requests.
+        """
+        return None if self._memory.is_time_to_tidy() else self.overtaking.left_by(overtakes)
+
+    def take(self, count: int, stop: Stop | None = None, overtake: int = 0) -> Sequence[Any]:
+        """Take up to `count` items. After lost races, up to `overtake` older ones are left behind."""
         with Waiter(self._database.waiters, (stop,)) as waiter:  # as Database.waiter, with fewer calls
-            call = self._takes.call(None, count)
+            call = self._takes.call(overtake, count)
             return call.answer if waiter.reason is None else self._kept(call, waiter)
 
-    def wait(self, timeout_s: float, count: int = 1, stop: Stop | None = None) -> Sequence[Any]:
-        """Take up to `count` items, and wait for the first. Empty only if there is none at the end.
+    def wait(
+        self, timeout_s: float, count: int = 1, stop: Stop | None = None, overtake: int = 0
+    ) -> Sequence[Any]:
+        """As `take`, and wait for the first item. Empty only if there is none at the end.
 
         Raises: WaitStopped as soon as `stop` is set, DatabaseClosed as soon as the database closes. Then the
         call has left the line, and its results are back in their places.
         """
         until = self._runtime.monotonic() + timeout_s
         with self._database.waiter(stop) as waiter:
-            call = self._waits.call(None, count, until=until, waiter=waiter)
+            call = self._waits.call(overtake, count, until=until, waiter=waiter)
             if call.state is not CallState.DONE:
                 waiter.check()
-                call = self._takes.call(None, count)
+                call = self._takes.call(overtake, count)
             return self._kept(call, waiter)
 
     def _kept(self, call: Call, waiter: Waiter) -> Sequence[Any]:
@@ -594,6 +595,7 @@ class Takes:
     def _without_a_place(self, crew: Combiner, leader: Call, to_all: bool) -> bool:
         """Take for all callers in one transaction, without a request. False if they have to register."""
         is_crowded = self._runtime.monotonic() < self._memory.crowded_until
+        overtake: int = leader.payload
         short = self._short if leader.count <= limits.DIRECT_ITEMS_MAX else None
         params = self._new_params()
 
@@ -605,7 +607,8 @@ class Takes:
         def body(tr: Transaction) -> Taken:
             return self._take(tr, crew, params)
 
-        for _ in range(0 if is_crowded else limits.PLAIN_ATTEMPTS_MAX):
+        attempts = limits.OVERTAKING_ATTEMPTS_MAX if overtake else limits.PLAIN_ATTEMPTS_MAX
+        for _ in range(0 if is_crowded and not overtake else attempts):
             may_be_direct = short is not None and not short.resting
             try:
                 taken = run_once(
@@ -623,9 +626,13 @@ class Takes:
                 )
             except LostConflict:  # another taker won the race
                 crew.release()
+                if overtake:
+                    self.overtaking.lost(overtake)
                 if self._lost is not None:
                     self._lost()
                 continue
+            if overtake:
+                self.overtaking.won()
             if taken.turn is not None:
                 self._memory.note(taken.turn)
             if may_be_direct and short is not None and not taken.wrote:
@@ -642,7 +649,8 @@ class Takes:
         count = sum(map(_count, calls))
         if count > limits.DIRECT_ITEMS_MAX:
             require_ordinary(tr)
-        return self._take_in_turn(tr, count, params, round(self._runtime.now() * 1_000_000))
+        left = None if self._known is None else self.left_by(map(_payload, calls))
+        return self._take_in_turn(tr, count, params, round(self._runtime.now() * 1_000_000), left)
 
     def _claim(self, crew: Combiner) -> Sequence[Call]:
         return crew.claim(limits.SERVE_MAX, limits.BATCH_BYTES_MAX)

@@ -140,7 +140,10 @@ class Transport(virtual.Transport):
             return []
 
     def _take_from(self, want: Want, count: int, timeout_s: float, stop: Event) -> list[Task]:
-        return want.queue.take_many(self.database, count, timeout_s, session=self.session, stop=stop)
+        overtake = want.queue._shape.overtake_of()
+        return want.queue.take_many(
+            self.database, count, timeout_s, session=self.session, stop=stop, overtake=overtake
+        )
 
     def take_one(self, channel: TaskChannel, queue: str) -> Found | None:
         want = Want(channel, queue, self.queues.get(queue))

@@ -146,7 +146,10 @@ class FdbQueueConsumer(dramatiq.Consumer):
             room = self._prefetch - len(self._held)
         if room > 0:
             with self._process_end.as_dramatiq():
-                found = self._queue.take_many(self._database, room, self._timeout_s, session=self._session)
+                overtake = self._queue._shape.overtake_of()
+                found = self._queue.take_many(
+                    self._database, room, self._timeout_s, session=self._session, overtake=overtake
+                )
             with self._lock:
                 self._held.update(task.id for task in found)
             self._fetched.extend(found)

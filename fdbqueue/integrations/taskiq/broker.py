@@ -109,7 +109,10 @@ class Intake:
         wanted, stop = {queue.blocking: self._batch for queue in queues}, database.runtime.event()
 
         def take(queue: BlockingTaskQueue, count: int, timeout_s: float, stop: Event) -> list[Task]:
-            return queue.take_many(database, count, timeout_s, session=session.blocking, stop=stop)
+            overtake = queue._shape.overtake_of()
+            return queue.take_many(
+                database, count, timeout_s, session=session.blocking, stop=stop, overtake=overtake
+            )
 
         def hold(found: Found[BlockingTaskQueue]) -> None:
             self._held.extend(Leased(TaskQueue.over(queue, hub), task) for queue, task in found)

@@ -285,6 +285,13 @@ class WithCommand(click.Command):
 @click.option(
     "--grace", "grace_s", type=GRACE, default=30.0, metavar="S", help="after a stop, S seconds to finish [30]"
 )
+@click.option(
+    "--overtake",
+    type=click.IntRange(0, limits.OVERTAKE_MAX),
+    default=limits.WORKER_OVERTAKE,
+    metavar="N",
+    help=f"a take may leave N older tasks behind [{limits.WORKER_OVERTAKE}]",
+)
 @click.option("--weight", "weights", multiple=True, metavar="QUEUE=N", help="the weight of a queue [1]")
 @click.option("--recycle-tasks", type=COUNT, metavar="N", help="replace a process after N tasks")
 @click.option("--recycle-mb", type=COUNT, metavar="M", help="replace a process above M MB")

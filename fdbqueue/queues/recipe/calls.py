@@ -28,8 +28,8 @@ from fdbqueue.core.arguments import checked_count, checked_event, checked_timeou
 from fdbqueue.core.codec import PayloadCodec
 from fdbqueue.core.database import Database, Service, conflict_in, run, runtime_of
 from fdbqueue.core.line.decision import Look, Notice, Offer, Reason, Swept, Ticket, within
-from fdbqueue.core.line.staging import DEADLINE_US, Outcome, Results
-from fdbqueue.core.line.taking import Taken, Taker, Takes
+from fdbqueue.core.line.staging import DEADLINE_US, Outcome, Results, Taken
+from fdbqueue.core.line.taking import Taker, Takes
 from fdbqueue.core.line.wide import (
     WIDE,
     Homes,
@@ -376,7 +376,9 @@ class QueueCalls(Service):
     def append(self, payloads: Sequence[bytes]) -> None:
         self._appends.call(payloads, len(payloads), sum(map(len, payloads)))
 
-    def take(self, count: int, timeout_s: float = 0, stop: Stop | None = None) -> Sequence[Any]:
+    def take(
+        self, count: int, timeout_s: float = 0, stop: Stop | None = None, overtake: int = 0
+    ) -> Sequence[Any]:
         """Take up to `count` items. Wait up to `timeout_s` for the first; zero does not wait.
 
         Raises: WaitStopped as soon as `stop` is set, DatabaseClosed as soon as the database closes; the error
@@ -388,25 +390,26 @@ class QueueCalls(Service):
             plan = None if current is None else current.plan
             found: Sequence[Any] = ()
             if plan is not None:
-                found = self._first(plan, count, stop)
+                found = self._first(plan, count, stop, overtake)
             elif not timeout_s:
-                found = self._narrow.take(count, stop)
+                found = self._narrow.take(count, stop, overtake)
             if timeout_s and not found:
                 left_s = max(0.0, until - self._runtime.monotonic())
-                found = self._takes.of(self._all, 0 if plan is None else WIDE).wait(left_s, count, stop)
+                takes = self._takes.of(self._all, 0 if plan is None else WIDE)
+                found = takes.wait(left_s, count, stop, overtake)
             if found or (plan is None) == (self.recipe.plan is None):
                 break
         if not found and self.recipe.has_passed():
             run(self._database, self.recipe.require_none_passed)
         return found
 
-    def _first(self, plan: Plan, count: int, stop: Stop | None) -> Sequence[Any]:
+    def _first(self, plan: Plan, count: int, stop: Stop | None, overtake: int) -> Sequence[Any]:
         """Take from the home, and then from all partitions."""
         self._process = self._process or self._runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES)
         home = self._homes.next(plan.count, visited(plan), self._process)
         for number in (home, WIDE) if home < plan.high else (WIDE,):
             with suppress(PartitionGone):  # since its home was chosen
-                if found := self._takes.of(self._all, number).take(count, stop):
+                if found := self._takes.of(self._all, number).take(count, stop, overtake):
                     return found
                 self._homes.found_nothing(number)
         return ()

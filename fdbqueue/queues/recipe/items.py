@@ -32,8 +32,8 @@ from fdbqueue.core.codec import PayloadCodec, pieces_of
 from fdbqueue.core.columns import UNPACKING, Column, Table, unpacked
 from fdbqueue.core.errors import FdbQueueError, PayloadUnknown, PayloadUnreadable
 from fdbqueue.core.line.decision import Delivery, LineKeys, Offer, Untimed
-from fdbqueue.core.line.staging import Line
-from fdbqueue.core.line.taking import Taken, Taker
+from fdbqueue.core.line.staging import Line, Taken
+from fdbqueue.core.line.taking import Taker
 from fdbqueue.core.page import Page, no_place, place_text
 from fdbqueue.core.partitions import Current, Flag, SharedKeys
 from fdbqueue.core.registry import Guard, SubspaceGuard
@@ -171,7 +171,7 @@ class Recipe(Untimed):
         self.doorbell = keys.size  # the first request waits for 0 -> n; after n -> 0 there is no item to miss
         self.ready = keys.items
         self.line = Line(LineKeys(keys.line), self)
-        self.taker = Taker(self.line, (self.guard,), self.hand_out)
+        self.taker = Taker(self.line, (self.guard,), self.hand_out, self.hand_out_beside)
         self.aside = aside or Aside(keys.prefix, keys.line)
         self.passed = Passed(registered=guard is not None)
         self.name = name or repr(keys.prefix)
@@ -339,6 +339,11 @@ class Recipe(Untimed):
         Conflicts: every change at the head of the queue, up to the last of these items.
         """
         tr.add_read_conflict_range(self.ready.start, self.keys.item(offers[-1].id) + b"\x00")
+        return self.hand_over(tr, offers, params)
+
+    def hand_out_beside(self, tr: Transaction, offers: Sequence[Offer], params: bytes) -> list[Any]:
+        """Remove items behind others. Conflicts: every use of these items."""
+        self.claim(tr, offers)
         return self.hand_over(tr, offers, params)
 
     def give_back(self, tr: Transaction, deliveries: Sequence[Delivery]) -> None:

@@ -26,6 +26,7 @@ from fdbqueue.core.arguments import (
     checked_function,
     checked_instance,
     checked_items,
+    checked_overtake,
     checked_payload,
     checked_prefix,
     checked_stop,
@@ -121,12 +122,15 @@ class ItemHandle(Handle, Generic[C]):
         count: int,
         timeout_s: float = 0,
         stop: Stop | None = None,
+        overtake: int = 0,
     ) -> Sequence[Any]:
-        """Take up to `count` items by the verb `name`."""
+        """Take up to `count` items by the verb `name`. `overtake` is for a queue in line."""
         if is_transaction(target):
             take = partial(self._take_within, writable(target), count, runtime_of(target).now_us())
         else:
             take = partial(self._calls_on(as_database(target)).take, count, timeout_s, stop)
+            if overtake:
+                take = partial(take, overtake=overtake)
         if not observing.observers:
             return take()
         with self._observed(target, name, 0, waits=timeout_s > 0) as call:
@@ -264,27 +268,32 @@ class Dequeuing(QueueHandle):
         timeout: float = 0,
         *,
         stop: Stop | None = None,
+        overtake: int = 0,
     ) -> Any | D | None:
         """Remove and return the first value; `default` if there is none.
 
         Given a database: exactly once, by a receipt as in `enqueue`. It waits up to `timeout` seconds for a
         value, in the line. If `stop`, an event, is set after a value was removed, the value is returned.
+        After a race with another taker, it leaves up to `overtake` older values behind (docs/workers.md).
         Reads: the first item, serialisably.
         Writes: clears it.
         Conflicts: another taker of the same item. An answer of nothing in a transaction: an enqueue.
-        Raises: InvalidArgument for a negative timeout, or for one beside a transaction, which cannot wait;
-        PayloadUnreadable if another codec wrote the value; WaitStopped as soon as `stop` is set;
-        TooMuchToSweep given a transaction, behind too many unreadable values.
+        Raises: InvalidArgument for a negative timeout, for one beside a transaction, which cannot wait, or
+        for `overtake` in a transaction or with `contended="simple"`; PayloadUnreadable if another codec wrote
+        the value; WaitStopped as soon as `stop` is set; TooMuchToSweep given a transaction, behind too many
+        unreadable values.
         """
         timeout_s = checked_wait(timeout, tr)
         if stop is not None:
             checked_stop(stop, tr)
         if isinstance(self._codec, AbsentCodec):
             self._codec.require()
-        found = self._taken(tr, "dequeue", 1, timeout_s, stop)
+        if type(overtake) is not int or overtake:
+            overtake = self._checked_overtake(overtake, tr)
+        found = self._taken(tr, "dequeue", 1, timeout_s, stop, overtake)
         return found[0] if found else default
 
-    def dequeue_many(self, tr: DatabaseOrTransaction, n: int) -> list[Any]:
+    def dequeue_many(self, tr: DatabaseOrTransaction, n: int, *, overtake: int = 0) -> list[Any]:
         """Remove and return the first values, up to `n`.
 
         It takes fewer if they exceed limits.BATCH_BYTES_MAX bytes, or if the line gives only
@@ -294,7 +303,14 @@ class Dequeuing(QueueHandle):
         """
         checked_batch_count("n", n)
         self._codec.require()
-        return list(self._taken(tr, "dequeue", n))
+        overtake = self._checked_overtake(overtake, tr)
+        return list(self._taken(tr, "dequeue", n, overtake=overtake))
+
+    def _checked_overtake(self, overtake: Any, tr: DatabaseOrTransaction) -> int:
+        number = checked_overtake(overtake, tr)
+        if number and self._calls is SimpleCalls:
+            raise InvalidArgument(name="overtake", wanted='0 with contended="simple"', got=overtake)
+        return number
 
     def give_back(self, tr: DatabaseOrTransaction, values: Iterable[Any]) -> None:
         """Add `values` before the first one, in order: for a caller that has dequeued them and cannot use

@@ -57,6 +57,7 @@ class Items:
         """`wide`: the requests that wait for the items of all partitions."""
         self._keys = recipe.keys
         self._requests = Requests(LineKeys(recipe.keys.line), liveness)
+        self._overtake = liveness.overtake
         self._lines = [self._requests] if wide is None else [self._requests, wide]
         self._there: dict[bytes, int] = {}
         """The version in which each item of the queue came."""
@@ -138,7 +139,7 @@ class Items:
         last, seen = max(taken), commit.read_version
         passed = [other for other, since in self._there.items() if other < last and since <= seen]
         asked = sum(requests.items_asked_at(seen) for requests in self._lines)
-        if len(passed) > asked - min(line.served, len(taken)):
+        if len(passed) > asked - min(line.served, len(taken)) + self._overtake():
             yield f"the item {last.hex()} is taken before the item {min(passed).hex()}"
 
     def below_the_floor(self, mirror: Mirror) -> Iterator[str]:

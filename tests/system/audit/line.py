@@ -34,13 +34,16 @@ class Liveness:
         is_calm: Callable[[], bool] = lambda: False,
         goes_on: Callable[[str], bool] = lambda _: True,
         gives_signs: Callable[[], bool] = lambda: False,
+        overtake: Callable[[], int] = lambda: 0,
     ) -> None:
         """`goes_on`: true for a machine that has neither finished nor died. `gives_signs`: true if requests
-        give signs of life, and a silent owner counts as dead before its deadline.
+        give signs of life, and a silent owner counts as dead before its deadline. `overtake`: the number of
+        older items that a take may leave behind.
         """
         self.is_calm = is_calm
         self._goes_on = goes_on
         self.gives_signs = gives_signs
+        self.overtake = overtake
 
     def is_in_time(self, machine: str) -> bool:
         return self.is_calm() and self._goes_on(machine)

@@ -167,7 +167,7 @@ class QueueRules:
         if isinstance(subject.checks, ElementChecks):
             self._elements = Elements(subject.checks.keys, handed or HandedLocks())
         if self._tasks is not None:
-            self._order = Order(self._tasks.checks.shape, registered)
+            self._order = Order(self._tasks.checks.shape, registered, liveness.overtake)
             self._requests = self.history.requests(self._tasks.keys.line)
         self._ready: Ready | None = None
         if (

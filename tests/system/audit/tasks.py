@@ -234,6 +234,8 @@ _FIRST: Place = (-1, b"")
 class Order:
     shape: Shape
     registered: bool
+    overtake: Callable[[], int] = lambda: 0
+    """The number of older tasks that a take may leave behind, where arrival decides the order."""
     _there_since: dict[bytes, int] = field(default_factory=dict)
     """The version in which each task came."""
     _ready_since: dict[bytes, int] = field(default_factory=dict)
@@ -248,7 +250,8 @@ class Order:
             if self._is_keyed:
                 yield from self.overtaken_in_key(step, taken, seen)
             passed = self._passed(step, taken, seen)
-            if len(passed) > requests.items_asked_at(seen) - min(line.served, len(taken)):
+            overtaken = self.overtake() if self.shape.may_overtake else 0
+            if len(passed) > requests.items_asked_at(seen) - min(line.served, len(taken)) + overtaken:
                 last = max(map(self.place, taken))[1]
                 yield f"the task {id_text(last)} is taken before the task {id_text(min(passed)[1])}"
         self._note(step)

@@ -5,6 +5,7 @@ from contextlib import suppress
 from functools import partial
 from random import Random
 
+from fdbqueue.core import limits
 from fdbqueue.core.database import Database, run
 from fdbqueue.core.errors import NotTaken, TaskNotFound, UnknownSession
 from fdbqueue.core.seam import Transaction
@@ -38,6 +39,7 @@ LEARNS_S = 5.0
 @workload(clients=1, steps=5)
 def cancels(simulation: Simulation, size: Size) -> Sequence[Checker]:
     cramped(simulation)
+    simulation.overtake = limits.WORKER_OVERTAKE
     simulation.limit(DUE_BATCH=3, VERB_BATCH=3)
     kind = simulation.random.choice(("fifottl", "utubettl"))
     # From other dice, so that all else of a seed is as it would be without.

@@ -246,6 +246,7 @@ def work(world: World, handler: Callable[..., object]) -> None:
         max_attempts=plan.max_attempts,
         backoff=Backoff(plan.first_s, plan.growth, plan.cap_s),
         timeout_s=plan.timeout_s,
+        overtake=0,
     )
     worker.start(until_empty=True)
     ended(worker)

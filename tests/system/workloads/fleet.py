@@ -48,6 +48,7 @@ NEVER = ("die", "stall", "slow_reply", "future_version", "version_changed", "clo
 def fleet(simulation: Simulation, size: Size) -> Sequence[Checker]:
     """Workers on machines that die and stall, and handlers that fail, hang or come too late."""
     cramped(simulation)
+    simulation.overtake = limits.WORKER_OVERTAKE
     simulation.limit(DUE_BATCH=3, VERB_BATCH=3, FAILURES_KEPT=3)
     queue = Supervised(NAME, ttr=TTR_S)
     roles = {"producer-": queue.putting(size.steps, 0.5), "worker-": queue.using(work)}
@@ -181,6 +182,7 @@ def histories_told(trace: Trace, _: Database) -> Iterator[str]:
 def outages(simulation: Simulation, size: Size) -> Sequence[Checker]:
     """Workers with a database that is away for longer than a lease: leases lost then count no attempt."""
     cramped(simulation)
+    simulation.overtake = limits.WORKER_OVERTAKE
     # A slow transaction of a handler counts as the handler's fault; with this limit, none is slow enough.
     simulation.limit(EFFECT_MAX_S=1000, SWEEP_EVERY_S=1)
     random = simulation.random
@@ -273,6 +275,7 @@ def nothing_failed(trace: Trace, database: Database) -> Iterator[str]:
 def poisoned(simulation: Simulation, size: Size) -> Sequence[Checker]:
     """A task that kills each process that begins it: harmless ones beside it lose one attempt at most."""
     threads = simulation.random.choice((2, 3, 8))
+    simulation.overtake = limits.WORKER_OVERTAKE
 
     def put(client: Client) -> None:
         """Put the poison among the others."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import NamedTuple
 
+from fdbqueue.core import limits
 from fdbqueue.core.database import Database, run
 from fdbqueue.core.seam import Transaction
 from fdbqueue.core.task import Failure
@@ -51,6 +52,7 @@ TALLIED = {
 @workload(clients=2, steps=4)
 def hooked(simulation: Simulation, size: Size) -> Sequence[Checker]:
     cramped(simulation)
+    simulation.overtake = limits.WORKER_OVERTAKE
     simulation.limit(DUE_BATCH=3, VERB_BATCH=3)
     timeout_s = simulation.random.choice((None, TIMEOUT_S))
 

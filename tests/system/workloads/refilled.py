@@ -20,6 +20,7 @@ from tests.system.workloads.stage import Tasks, audit, nothing_left, play
 
 NAME = "refilled"
 TTR_S, SESSION_TTR_S, GRACE_S = 2.0, 3.0, 10.0
+OVERTAKE = 2
 FAILS_P = 0.2
 
 
@@ -28,6 +29,7 @@ def refilled(simulation: Simulation, size: Size) -> Sequence[Checker]:
     """Handlers return or fail; workers stop with and without grace, die and stall."""
     cramped(simulation)
     simulation.limit(DUE_BATCH=3, VERB_BATCH=3)
+    simulation.overtake = OVERTAKE
     if simulation.random.random() < 0.5:
         simulation.faults = simulation.faults.only(*HARMLESS)
     queue = Tasks(NAME, ttr=TTR_S)
@@ -53,16 +55,17 @@ def survive(client: Client, q: TaskQueue) -> None:
     client.call(NAME, "lapsed", None, lambda: q.statistics(client.db)["calls"]["ttr"])
 
 
-def hired(client: Client, threads: int) -> Worker:
+def hired(client: Client, threads: int, name: str = NAME, overtake: int = OVERTAKE) -> Worker:
     return Worker(
         client.db,
-        NAME,
+        name,
         partial(handle, client),
         threads=threads,
         max_attempts=None,
         backoff=Backoff(first_s=0.1, cap_s=0.5),
         grace_s=GRACE_S,
         session_ttr_s=SESSION_TTR_S,
+        overtake=overtake,
     )
 
 

@@ -225,6 +225,7 @@ def hired(client: Client, queues: Queues, threads: int) -> Worker:
         max_attempts=None,
         grace_s=GRACE_S,
         session_ttr_s=SESSION_TTR_S,
+        overtake=0,
     )
 
 

@@ -42,6 +42,7 @@ ACKS_WITHIN_S = 1.0
 )
 def unavailable(simulation: Simulation, size: Size) -> Sequence[Checker]:
     cramped(simulation)
+    simulation.overtake = limits.WORKER_OVERTAKE
     simulation.limit(SWEEP_EVERY_S=2, SESSIONS_SWEPT_EVERY_S=2)  # nothing comes due, and each sweep costs
     random = simulation.random
     away = Span.of(random.uniform(5, 10), random.choice((*SPANS_S, LONG_S)))
