@@ -75,6 +75,8 @@ CROWD_MIN, STAGED_HINT_S = 3, 0.5
 # number of items; at most those that its caller allows, and a worker by default.
 OVERTAKING_ATTEMPTS_MAX, OVERTAKE_FIRST = 8, 16
 OVERTAKE_MAX, WORKER_OVERTAKE = 1_000, 128
+# Bytes of items that such a take reads, but for those that it takes.
+OVERTAKEN_BYTES_MAX = 100_000
 # A call without a timeout waits this time, or this number of its commits if that is longer, for requests
 # ahead that have a share. They are about to take it, and would conflict with a call that served them.
 SERVE_PATIENCE_S, SERVE_PATIENCE_COMMITS = 0.05, 8

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import chain
 from operator import attrgetter
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from msgspec import Struct
 
@@ -32,9 +32,6 @@ from fdbqueue.tasks.events import Callbacks
 from fdbqueue.tasks.source import Parts
 from fdbqueue.tasks.verbs import UNKNOWN, Target
 
-if TYPE_CHECKING:
-    from fdbqueue.core.line.overtaking import Overtaking
-
 _payload = attrgetter("payload")
 
 Ended = Task | NotTaken | None
@@ -43,20 +40,11 @@ Ended = Task | NotTaken | None
 
 class TakeAlong(Struct, frozen=True):
     take: Callable[[Transaction], Sequence[Task]]
-    overtake: int
-    overtaking: "Overtaking | None"
-    """None if the take is strict."""
-
-    def won(self) -> None:
-        if self.overtaking is not None:
-            self.overtaking.won()
-
-    def lost(self) -> bool:
-        """Another taker was faster. True if the next take would lose, too."""
-        if self.overtaking is None:
-            return True
-        self.overtaking.lost(self.overtake)
-        return self.overtaking.gives_up
+    is_long: bool = False
+    """True if it reads many tasks."""
+    won: Callable[[], object] = bool
+    lost: Callable[[], bool] = partial(bool, True)  # a function
+    """Another taker was faster. True if the next take would lose, too."""
 
 
 class Refill(Protocol):
@@ -154,6 +142,8 @@ class Acks:
         def keep(answer: tuple[Sequence[Ended], Sequence[Task]]) -> None:
             ended, taken = answer
             refill.add(taken)
+            if taken:
+                along[0].won()
             crew.deal(ended, to_all=True)
 
         try:
@@ -161,6 +151,7 @@ class Acks:
                 along.append(self._taking(*wanted, refill.overtake))  # with partitions, it may read
             except Exception as error:
                 raise LostConflict from error
+            is_short = not along[0].is_long and self._is_short(len(targets) + wanted[1])
             run_once(
                 self._database,
                 self._root,
@@ -168,11 +159,9 @@ class Acks:
                 keep=keep,
                 doubt=crew.fail,
                 yield_to_conflict=True,
-                short=self._short if self._is_short(len(targets) + wanted[1]) else None,
+                short=self._short if is_short else None,
             )
             rests = not along
-            for take in along:
-                take.won()
         except LostConflict:
             rests = not along or along[0].lost()
             raise

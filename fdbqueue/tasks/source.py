@@ -151,6 +151,8 @@ class TaskSource:
         change.finish()
         return tasks
 
+    hand_out_beside = hand_out
+
     def _wanted(self, change: Change, records: list[Record]) -> list[Record]:
         """The tasks that may be taken. The others end here."""
         for feature in met_by(records, ()):

@@ -1,6 +1,6 @@
 """Takes that may overtake: after a lost race they leave earlier items behind, never more than they may."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from random import Random
 from typing import Any
 
@@ -12,13 +12,15 @@ from hypothesis import strategies as st
 import fdbqueue
 from fdbqueue import Database, Queue, TaskQueue, Worker
 from fdbqueue.core import limits
+from fdbqueue.core.database import run
 from fdbqueue.core.errors import InvalidArgument, UnsupportedOption
-from fdbqueue.core.line.decision import Offer
+from fdbqueue.core.line.decision import Look, Offer
 from fdbqueue.core.line.overtaking import Overtaking, behind
 from fdbqueue.core.runtime import RealRuntime
 from fdbqueue.tasks.calls import TaskCalls, calls_of
 from fdbqueue.tasks.source import TaskSource
 from fdbqueue.tasks.stored.records import id_text
+from tests.queue_support import registered
 from tests.support import NOT_COMMITTED, begin, commit_code
 from tests.tasks.partitions import MakeParted, PartitionsBench
 from tests.tasks.support import Bench, MakeBench, Relay, SetLimits
@@ -46,21 +48,20 @@ def test_a_taker_leaves_no_more_than_it_may_and_comes_back(seed: int, most: int,
     taker = Overtaking(Dice(seed))
     for lost in races:
         taker.lost(most) if lost else taker.won()
-        assert 0 <= (taker.left_by([most]) or 0) <= most
-    assert taker.left_by([most, 0]) is None
-    for _ in range(most):
-        taker.won()
-    assert taker.left_by([most]) == 0
+        assert 0 <= (taker.left_by([most], anew=False) or 0) <= most
+        assert (taker.left_by([most, 1], anew=False) or 0) <= 1
+    assert taker.left_by([most, 0], anew=False) is None
+    assert taker.left_by([most], anew=True) is None
+    assert taker.left_by([most], anew=False) == 0
 
 
 def test_a_taker_gives_up_after_some_lost_races_in_a_row() -> None:
     taker = Overtaking(Dice(1))
-    for _ in range(limits.OVERTAKING_ATTEMPTS_MAX):
-        assert not taker.gives_up
-        taker.lost(5)
-    assert taker.gives_up
+    times = limits.OVERTAKING_ATTEMPTS_MAX
+    assert [taker.lost(5) for _ in range(2 * times)] == [*[False] * (times - 1), True] * 2
+    taker.lost(5)
     taker.won()
-    assert not taker.gives_up
+    assert not any(taker.lost(5) for _ in range(times - 1))
 
 
 @pytest.mark.commits_by_hand
@@ -99,7 +100,7 @@ def gone(b: PartitionsBench) -> set[int]:
 def overtaking(b: Bench, left: int, most: int = 5) -> list[Any]:
     """The data of a take whose taker leaves `left` tasks behind. It is not its first one, which is strict."""
     taker = calls_of(b.db, b.queue._shape)._takes.of(b.session, 0).overtaking
-    taker._left = left
+    taker.left = left
     return [task.data for task in b.queue.take_many(b.db, 2, session=b.session, overtake=most)]
 
 
@@ -119,6 +120,30 @@ def test_a_take_leaves_as_many_tasks_as_its_taker_says(late: Bench) -> None:
     assert overtaking(late, 0) == [0, 5]
 
 
+def test_no_task_is_left_for_a_less_urgent_one(set_limits: SetLimits, bench: MakeBench) -> None:
+    set_limits(LINE_TIDIED_EVERY_S=1e9)
+    b = bench("fifottl")
+    overtaking(b, 0)
+    b.queue.put_many(b.db, range(3), pri=5)
+    b.queue.put_many(b.db, range(10, 14), pri=1)
+    b.queue.put_many(b.db, range(3, NUMBERS), pri=5)
+    assert overtaking(b, 4) == [11, 12]
+    assert overtaking(b, 4) == [10, 13]
+    assert overtaking(b, 4) == [4, 5]
+
+
+def test_large_items_are_not_read_to_be_left() -> None:
+    read = []
+
+    def offers() -> Iterator[Offer]:
+        for number in range(99):
+            read.append(number)
+            yield Offer(b"%d" % number, bytes(limits.OVERTAKEN_BYTES_MAX // 3), 1)
+
+    assert [int(offer.id) for offer in behind(offers(), 50, 2)] == [50 % 3, 50 % 3 + 1]
+    assert len(read) == 4
+
+
 def test_a_taker_is_strict_now_and_then(late: Bench, set_limits: SetLimits) -> None:
     set_limits(LINE_TIDIED_EVERY_S=0)
     calls_of(late.db, late.queue._shape)._takes.of(late.session, 0)._memory._tidy_at = 0
@@ -131,6 +156,37 @@ def test_requests_in_the_line_keep_their_shares(late: Bench) -> None:
     assert overtaking(late, 1) == [5, 6]
     relay.serve()
     assert relay.collect() == [1]
+
+
+def test_a_damaged_item_behind_a_share_gives_no_one_the_share(db: Database, space: Subspace) -> None:
+    q = Queue(space["items"], root=space)
+    taker, now_us = q._calls_of(db).recipe.zero.taker, db.runtime.now_us()
+    ticket = registered(db, taker._line, b"1" * limits.RANDOM_SUFFIX_BYTES, now_us)
+    q.enqueue_many(db, ["share", "damaged"])
+    items = q._calls_of(db).recipe.zero.keys.items
+    db[[*db.get_range(items.start, items.stop)][1].key] = b"\x00{no json"
+    taken = run(db, lambda tr: taker.take_in_turn(tr, 1, b"", now_us, 0))
+    assert (taken.values, taken.is_open) == ([], True)
+    assert run(db, lambda tr: taker._line.look(tr, ticket, Look(now_us))).answers == ["share"]
+
+
+def test_behind_more_requests_than_it_reads_a_take_gets_nothing(late: Bench, set_limits: SetLimits) -> None:
+    set_limits(SERVE_MAX=2)
+    Relay(late)
+    taker, now_us = calls_of(late.db, late.queue._shape).source.taker(late.session.ask), late.clock.now_us()
+    taken = run(late.db, lambda tr: taker.take_in_turn(tr, 1, late.session.id + b"token", now_us, 0))
+    assert (list(taken.values), taken.is_open) == ([], True)
+
+
+@pytest.mark.commits_by_hand
+def test_takes_from_all_partitions_side_by_side_do_not_conflict(db: Database, space: Subspace) -> None:
+    q = Queue.named(db, "parted", partitions=2, root=space)
+    q.enqueue_many(db, range(NUMBERS))
+    taker = q._calls_of(db).recipe.wide.taker()
+    first, second = begin(db), begin(db)
+    for tr, left in ((first, 0), (second, 3)):
+        assert taker.take_in_turn(tr, 1, b"", db.runtime.now_us(), left).values == [left]
+    assert (commit_code(first), commit_code(second)) == (0, 0)
 
 
 @pytest.mark.commits_by_hand

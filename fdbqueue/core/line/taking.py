@@ -94,7 +94,7 @@ class Taker:
         if not portion.offers:
             portion, has_returned_all = self._returned(tr, count, due, now_us)
             has_seen_all = has_seen_all and has_returned_all
-        taken = self._take(tr, portion, tidied, count, params, now_us, self._hand_out)
+        taken = self._take(tr, portion, tidied, count, params, now_us)
         if not taken.values and is_last:
             tr.add_read_conflict_range(source.ready.start, source.ready.stop)
             source.require_none_passed(tr)
@@ -123,16 +123,23 @@ class Taker:
             found = source.available(tr, (left or 0) + count, now_us)
         is_work = bool(first) and self._line.keys.is_work(first[0].key, now_us)
         if left is not None:
-            found = late.overtaking.passed_by(tr, self._line, found, left, count, now_us, is_work)
+            found = late.overtaking.chosen(tr, self._line, found, left, count, now_us, is_work)
+            if found:
+                return self._take_behind(tr, portion_of(found), tidied, params)
         portion = portion_of(found)
-        if first and ((is_work and left is None) or not portion.offers):
+        if first and (is_work or not portion.offers):
             turn = self._line.pass_by(tr, count, params, now_us)
             may_be_lost = turn.may_be_lost and tidied is not Swept.MORE
             return Taken(turn.answers, bool(turn.answers), turn.wrote or bool(tidied), turn, may_be_lost)
-        hand_out = self._hand_out if left is None else self._beside
-        taken = self._take(tr, portion, tidied, count, params, now_us, hand_out)
-        # Beside requests, there are more items: their shares. Callers without an item have no answer yet.
-        return replace(taken, cut_short=True) if is_work and taken.values else taken
+        return self._take(tr, portion, tidied, count, params, now_us)
+
+    def _take_behind(self, tr: Transaction, portion: Portion, tidied: Swept, params: bytes) -> Taken:
+        """Take `portion`, and nothing in place of what is unreadable: earlier items may belong to requests.
+        They are there, so a caller without an item has no answer yet.
+        """
+        values = self._beside(tr, portion.offers, params)
+        are_leases = self._source.hands_out_leases and len(values) == len(portion.offers)
+        return Taken(values, True, True, None, are_leases and tidied is not Swept.MORE)
 
     def _tidied(self, tr: Transaction, count: int, now_us: int) -> tuple[Portion, bool]:
         """The first items after more items have come due. Expired ones may fill a batch. The second value is
@@ -163,14 +170,7 @@ class Taker:
         return NOTHING, False
 
     def _take(
-        self,
-        tr: Transaction,
-        portion: Portion,
-        tidied: Swept,
-        count: int,
-        params: bytes,
-        now_us: int,
-        hand_out: HandOut,
+        self, tr: Transaction, portion: Portion, tidied: Swept, count: int, params: bytes, now_us: int
     ) -> Taken:
         """Take `portion`; if it is unreadable, what is behind, while one transaction can set all aside."""
         unreadable_bytes = 0
@@ -179,7 +179,7 @@ class Taker:
         for _ in range(limits.TIDY_ROUNDS_MAX):
             if not portion.offers:
                 break
-            values = hand_out(tr, portion.offers, params)
+            values = self._hand_out(tr, portion.offers, params)
             # Without its value, an item could not be read, and was buried.
             may_be_lost = may_be_lost and len(values) == len(portion.offers)
             if values:
@@ -530,10 +530,8 @@ class Takes:
         return self._known
 
     def left_by(self, overtakes: Iterable[int]) -> int | None:
-        """The number of items that a take for callers with these `overtakes` leaves. None: it is strict, also
-        now and then, as only such a take returns the shares of dead requests.
-        """
-        return None if self._memory.is_time_to_tidy() else self.overtaking.left_by(overtakes)
+        """As Overtaking.left_by. Now and then, when it is time to tidy the line, the takes begin anew."""
+        return self.overtaking.left_by(overtakes, anew=self._memory.is_time_to_tidy())
 
     def take(self, count: int, stop: Stop | None = None, overtake: int = 0) -> Sequence[Any]:
         """Take up to `count` items. After lost races, up to `overtake` older ones are left behind."""
@@ -596,7 +594,11 @@ class Takes:
         """Take for all callers in one transaction, without a request. False if they have to register."""
         is_crowded = self._runtime.monotonic() < self._memory.crowded_until
         overtake: int = leader.payload
+        if is_crowded and not overtake:
+            return False
         short = self._short if leader.count <= limits.DIRECT_ITEMS_MAX else None
+        if overtake and self.overtaking.left:
+            short = None  # it reads many items, and races show that other processes lead, too
         params = self._new_params()
 
         def unsure() -> None:
@@ -607,8 +609,9 @@ class Takes:
         def body(tr: Transaction) -> Taken:
             return self._take(tr, crew, params)
 
-        attempts = limits.OVERTAKING_ATTEMPTS_MAX if overtake else limits.PLAIN_ATTEMPTS_MAX
-        for _ in range(0 if is_crowded and not overtake else attempts):
+        attempt = 0
+        while True:
+            attempt += 1
             may_be_direct = short is not None and not short.resting
             try:
                 taken = run_once(
@@ -626,12 +629,12 @@ class Takes:
                 )
             except LostConflict:  # another taker won the race
                 crew.release()
-                if overtake:
-                    self.overtaking.lost(overtake)
                 if self._lost is not None:
                     self._lost()
+                if self.overtaking.lost(overtake) if overtake else attempt >= limits.PLAIN_ATTEMPTS_MAX:
+                    return False
                 continue
-            if overtake:
+            if overtake and taken.values:
                 self.overtaking.won()
             if taken.turn is not None:
                 self._memory.note(taken.turn)
@@ -639,7 +642,8 @@ class Takes:
                 short.resting = 1  # few polls of an empty queue hold up a commit
             if taken.values or not taken.is_open:
                 return to_all or bool(taken.values)
-        return False
+            if is_crowded or attempt >= limits.PLAIN_ATTEMPTS_MAX:
+                return False
 
     def _take(self, tr: Transaction, crew: Combiner, params: bytes) -> Taken:
         # Claimed before the first read: only these callers may be told that there is nothing.

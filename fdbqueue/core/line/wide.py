@@ -46,6 +46,9 @@ class Part(Source, Protocol):
     def hand_out(self, tr: Transaction, offers: Sequence[Offer], params: bytes) -> list[Any]:
         """Hand out offers to the caller of a take."""
 
+    def hand_out_beside(self, tr: Transaction, offers: Sequence[Offer], params: bytes) -> list[Any]:
+        """Hand out offers behind others. Conflicts: every use of these offers alone."""
+
     def ask_gate(self, tr: Transaction, now_us: int) -> "Gate | None":
         """Ask for the items that the limits of the queue allow; None without limits."""
 
@@ -93,10 +96,13 @@ class Wide(ABC, Generic[P]):
 
     def taker(self, *asks: Ask) -> Taker:
         """Takes that may go on if the replies to `asks` do not raise."""
-        return Taker(self.line, (self.guard, *asks), self.hand_out)
+        return Taker(self.line, (self.guard, *asks), self.hand_out, self.hand_out_beside)
 
     def hand_out(self, tr: Transaction, offers: Sequence[Offer], params: bytes) -> list[Any]:
         return self._each(offers, partition_of, lambda part, few: part.hand_out(tr, few, params))
+
+    def hand_out_beside(self, tr: Transaction, offers: Sequence[Offer], params: bytes) -> list[Any]:
+        return self._each(offers, partition_of, lambda part, few: part.hand_out_beside(tr, few, params))
 
     def ask_available(self, tr: Transaction) -> Callable[[], bool]:
         check, found = self.guard(tr), self.available(tr, 1, self._now_us(tr))

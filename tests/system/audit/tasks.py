@@ -251,9 +251,11 @@ class Order:
                 yield from self.overtaken_in_key(step, taken, seen)
             passed = self._passed(step, taken, seen)
             overtaken = self.overtake() if self.shape.may_overtake else 0
-            if len(passed) > requests.items_asked_at(seen) - min(line.served, len(taken)) + overtaken:
-                last = max(map(self.place, taken))[1]
-                yield f"the task {id_text(last)} is taken before the task {id_text(min(passed)[1])}"
+            last = max(map(self.place, taken))
+            shares = requests.items_asked_at(seen) - min(line.served, len(taken))
+            urgent = sum(pri < last[0] for pri, _ in passed)
+            if len(passed) > shares + overtaken or urgent > max(0, shares):
+                yield f"the task {id_text(last[1])} is taken before the task {id_text(min(passed)[1])}"
         self._note(step)
 
     def put_behind(self, step: TaskStep, requests: Requests, seen: int) -> Iterator[str]:

@@ -182,7 +182,6 @@ def histories_told(trace: Trace, _: Database) -> Iterator[str]:
 def outages(simulation: Simulation, size: Size) -> Sequence[Checker]:
     """Workers with a database that is away for longer than a lease: leases lost then count no attempt."""
     cramped(simulation)
-    simulation.overtake = limits.WORKER_OVERTAKE
     # A slow transaction of a handler counts as the handler's fault; with this limit, none is slow enough.
     simulation.limit(EFFECT_MAX_S=1000, SWEEP_EVERY_S=1)
     random = simulation.random
@@ -257,6 +256,7 @@ def hired_once(client: Client, run_id: bytes = b"") -> Worker:
         grace_s=30.0,
         session_ttr_s=SESSION_TTR_S,
         run_id=run_id,
+        overtake=0,
     )
 
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import NamedTuple
 
-from fdbqueue.core import limits
 from fdbqueue.core.database import Database, run
 from fdbqueue.core.seam import Transaction
 from fdbqueue.core.task import Failure
@@ -52,7 +51,6 @@ TALLIED = {
 @workload(clients=2, steps=4)
 def hooked(simulation: Simulation, size: Size) -> Sequence[Checker]:
     cramped(simulation)
-    simulation.overtake = limits.WORKER_OVERTAKE
     simulation.limit(DUE_BATCH=3, VERB_BATCH=3)
     timeout_s = simulation.random.choice((None, TIMEOUT_S))
 
@@ -78,6 +76,7 @@ def hooked(simulation: Simulation, size: Size) -> Sequence[Checker]:
                 timeout_s=timeout_s,
                 grace_s=5.0,
                 session_ttr_s=SESSION_TTR_S,
+                overtake=0,
             )
             worker.start()
             client.runtime.sleep(client.random.uniform(1, 8))
@@ -116,7 +115,14 @@ def pass_on(second: TaskQueue, tr: Transaction, task: HeldTask) -> None:
 
 def finish(client: Client, q: TaskQueue, handler: Callable[..., object], hooks: Hooks) -> None:
     worker = Worker(
-        client.db, q, handler, hooks=hooks, transactional=True, max_attempts=None, session_ttr_s=SESSION_TTR_S
+        client.db,
+        q,
+        handler,
+        hooks=hooks,
+        transactional=True,
+        max_attempts=None,
+        session_ttr_s=SESSION_TTR_S,
+        overtake=0,
     )
     work_until_empty(worker)
 
