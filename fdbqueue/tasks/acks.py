@@ -38,12 +38,20 @@ Ended = Task | NotTaken | None
 """The result of an ack in a batch: the task, an error, or None if the ack needs a transaction of its own."""
 
 
+def _noted() -> None:
+    """A strict take notes no win."""
+
+
+def _rests() -> bool:
+    return True
+
+
 class TakeAlong(Struct, frozen=True):
     take: Callable[[Transaction], Sequence[Task]]
     is_long: bool = False
     """True if it reads many tasks."""
-    won: Callable[[], object] = bool
-    lost: Callable[[], bool] = partial(bool, True)  # a function
+    won: Callable[[], None] = _noted
+    lost: Callable[[], bool] = _rests
     """Another taker was faster. True if the next take would lose, too."""
 
 

@@ -34,8 +34,8 @@ def chosen(
     now_us: int,
     is_work: bool,
 ) -> Sequence[Offer]:
-    """The offers for a take that leaves `left` items and, if `is_work`, the shares of all requests. None if
-    that cannot be told: a strict take passes by.
+    """The offers for a take that leaves `left` items and, if `is_work`, the shares of all requests. Empty
+    also if there are more requests than it reads: a strict take passes by.
 
     Round trips: one for the requests, and one for the items behind their shares.
     """
