@@ -1,8 +1,9 @@
 """Worker fleets: python -m benchmarks.fleet [--quick] [--url URL]
 
-Measures the tasks per second of no-op handlers in 1 to 4 processes, and compares a worker with bare take and
-ack calls. Measures an idle fleet, and the time from a put to the call of its handler. Without --url: the
-embedded engine, with fsync in a temporary directory, and (one process) in memory without fsync.
+Measures the tasks per second of fleets of 1 to 8 processes, with handlers that do nothing, that take 1 ms and
+that take 100 ms, and compares a worker with bare take and ack calls. Measures an idle fleet, and the time
+from a put to the call of its handler. Without --url: the embedded engine, with fsync in a temporary
+directory, and (one process) in memory without fsync.
 """
 
 import argparse
@@ -32,6 +33,19 @@ TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 def nothing(_: Any) -> None:
     """The handler that costs nothing."""
+
+
+def a_millisecond(_: Any) -> None:
+    time.sleep(0.001)
+
+
+def a_tenth(_: Any) -> None:
+    time.sleep(0.1)
+
+
+PROCESSES = (1, 2, 4, 8)
+SHARES = {"nothing": 1.0, "a_millisecond": 1.0, "a_tenth": 0.2}
+"""The handlers, and their shares of the tasks: with slow ones, fewer tasks measure as well."""
 
 
 def filled_queue(db: Database, tasks: int = 0) -> TaskQueue:
@@ -100,7 +114,7 @@ def take_and_ack(db: Database, queue: TaskQueue) -> None:
 # Fleets of processes.
 
 
-def processes(url: str, tasks: int, rounds: int) -> list[Row]:
+def processes(url: str, tasks: int, rounds: int, handler: str) -> list[Row]:
     """Tasks a second while the fleet works: from its first done task to its last."""
 
     def fleet(count: int) -> float:
@@ -113,14 +127,14 @@ def processes(url: str, tasks: int, rounds: int) -> list[Row]:
                 if seen[-1][1] == tasks:
                     made.stop()
 
-            made = Fleet(url, queue.name, "benchmarks.fleet:nothing", processes=count, threads=THREADS)
+            made = Fleet(url, queue.name, f"benchmarks.fleet:{handler}", processes=count, threads=THREADS)
             made.run(look)
         busy = [(at, done) for at, done in seen if 0 < done < tasks] or seen
         (began, first), (ended, last) = busy[0], busy[-1]
         return (last - first) / (ended - began) if ended > began else 0.0
 
     measures: dict[str, Callable[[], float]] = {
-        f"{count} processes": partial(fleet, count) for count in (1, 2, 4)
+        f"{count} processes": partial(fleet, count) for count in PROCESSES
     }
     return list(compare(measures, "1 processes", rounds).values())
 
@@ -213,14 +227,13 @@ def measure(url: str, arguments: argparse.Namespace, tasks: int, rounds: int, se
             few = tasks if where == "memory:" else tasks // 5
             kind = "no fsync" if where == "memory:" else "durable"
             print(table(f"cost of a worker ({kind})", overhead(db, few, rounds)), flush=True)
-    print(
-        table(f"fleets of {THREADS} threads each, durable", processes(url, tasks, min(rounds, 3))),
-        flush=True,
-    )
+    for handler, share in SHARES.items():
+        rows = processes(url, round(share * tasks), min(rounds, 3), handler)
+        print(table(f"fleets of {THREADS} threads each, durable, handler {handler!r}", rows), flush=True)
     without_fsync = Path("/dev/shm")
     if not arguments.url and without_fsync.is_dir():
         with tempfile.TemporaryDirectory(dir=without_fsync) as fast:
-            rows = processes(f"embedded:{fast}/data", 4 * tasks, min(rounds, 3))
+            rows = processes(f"embedded:{fast}/data", 4 * tasks, min(rounds, 3), "nothing")
             print(table(f"fleets of {THREADS} threads each, an fsync costs nothing", rows), flush=True)
     idle(url, seconds, 10 if arguments.quick else 50)
 
