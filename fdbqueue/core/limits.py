@@ -71,9 +71,10 @@ PLAIN_ATTEMPTS_MAX = 2
 # fewer, the line's two commits cost more than the races that they save: two processes on one directory make
 # 1,010 takes a second with races, 660 in the line; four 838 and 1,110.)
 CROWD_MIN, STAGED_HINT_S = 3, 0.5
-# A take that may overtake registers after this number of lost races. Behind the first, it leaves up to this
-# number of items; at most those that its caller allows, and a worker by default.
+# A take that may overtake registers after this number of lost races in a row. After the first of them it
+# leaves up to OVERTAKE_FIRST items behind.
 OVERTAKING_ATTEMPTS_MAX, OVERTAKE_FIRST = 8, 16
+# The largest `overtake` of a call, and that of a worker by default.
 OVERTAKE_MAX, WORKER_OVERTAKE = 1_000, 128
 # Bytes of items that such a take reads, but for those that it takes.
 OVERTAKEN_BYTES_MAX = 100_000

@@ -181,7 +181,7 @@ class Feed:
         # their leases, and an attempt counts. A worker that holds them excuses it.
         forget = stop.listen(partial(self._end_waits, queue, session))
         try:
-            overtake = self._overtake and queue._shape.overtake_of(self._overtake)
+            overtake = queue._shape.overtake_of(self._overtake)
             return queue.take_many(self._database, count, timeout_s, session=session, overtake=overtake)
         finally:
             forget()

@@ -146,7 +146,7 @@ class WorkerOptions:
     session_ttr_s: float = limits.SESSION_TTR_S
     """Time from the death of the process until its tasks are ready again, if their own ttr is longer."""
     overtake: int = limits.WORKER_OVERTAKE
-    """Number of older ready tasks that a take may leave behind, where arrival decides the order."""
+    """Number of older ready tasks that a take may leave behind. No meaning for task keys, limits and bags."""
 
     @property
     def places(self) -> int:

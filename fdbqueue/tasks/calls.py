@@ -538,15 +538,16 @@ class TaskCalls(Service):
         """A take without a wait, for a transaction that acks, too."""
         number = 0 if (plan := self._current.plan) is None else self._next_home(plan, session)
         taker = self._taker(self.parts.part(number), session)
-        params, now_us, left = self._new_params(session), self._runtime.now_us, None
+        params, now_us = self._new_params(session), self._runtime.now_us
+        takes = self._takes.of(session, number) if overtake else None
+        left = None if takes is None else takes.left_by((overtake,))
 
         def take(tr: Transaction) -> Sequence[Task]:
             return taker.take_in_turn(tr, count, params, now_us(), left).values
 
-        if not overtake:
+        if takes is None:
             return late.acks.TakeAlong(take)
-        takes = self._takes.of(session, number)
-        state, left = takes.overtaking, takes.left_by((overtake,))
+        state = takes.overtaking
         return late.acks.TakeAlong(take, bool(left), state.won, partial(state.lost, overtake))
 
     def take_within(self, tr: Transaction, count: int, session: Session) -> Sequence[Task]:

@@ -375,8 +375,8 @@ class Taking(TaskHandle):
         Writes: moves the task.
         Conflicts: a change of the task. An answer of None in a transaction: a change that makes a task ready.
         Raises: UnknownSession, PayloadUnreadable, WaitStopped; TooMuchToSweep given a transaction that cannot
-        tell whether a task is ready; UnsupportedOption for `overtake` in a queue with another order than that
-        of arrival.
+        tell whether a task is ready; UnsupportedOption for `overtake` in a queue with task keys or task
+        limits, and in a bag.
         """
         found = self._taken(tr, 1, timeout, session, stop, overtake)
         return found[0] if found else None

@@ -342,7 +342,7 @@ class Shape:
     def require_overtake(self, overtake: int) -> None:
         """Raises: UnsupportedOption for a queue with task keys or task limits, and for a bag."""
         if overtake and not self.may_overtake:
-            raise UnsupportedOption(kind=self.kind.name, option="overtake, nor does one with task limits")
+            raise UnsupportedOption(kind=self.kind.name, option="overtake: its takes have no single order")
 
 
 def shape_of(registry: Registry, definition: Definition, type: Any = None) -> Shape:

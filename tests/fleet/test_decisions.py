@@ -198,7 +198,8 @@ def test_a_queue_that_works_again_begins_with_the_first_pause():
             raise ValueError("odd")
         return []
 
-    queues = [(SimpleNamespace(name=name, take_many=take_many), 1) for name in ("odd", "sound")]
+    shape = SimpleNamespace(overtake_of=lambda most: most)
+    queues = [(SimpleNamespace(name=name, take_many=take_many, _shape=shape), 1) for name in ("odd", "sound")]
     feed = Feed(SimpleNamespace(runtime=clock, troubles=Troubles(clock)), queues)
 
     def pause_s():

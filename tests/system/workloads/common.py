@@ -116,14 +116,16 @@ def enqueue(client: Client, q: Queue, name: str, values: Sequence[Any]) -> None:
         client.call(name, "enqueue", list(values), lambda: q.enqueue_many(client.db, values))
 
 
-def dequeue(client: Client, q: Queue, name: str, timeout: float = 0, stop: Event | None = None) -> list[Any]:
+def dequeue(
+    client: Client, q: Queue, name: str, timeout: float = 0, stop: Event | None = None, overtake: int = 0
+) -> list[Any]:
     """Return the dequeued value in a list, or an empty list.
 
     Raises: WaitStopped.
     """
 
     def body() -> list[Any]:
-        value = q.dequeue(client.db, timeout=timeout, stop=stop)
+        value = q.dequeue(client.db, timeout=timeout, stop=stop, overtake=overtake)
         return [] if value is None else [value]
 
     return client.call(name, "dequeue", 1, body, timeout_s=timeout)

@@ -10,7 +10,16 @@ from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import exact_statistics, never_nothing, no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from tests.system.audit.rules import TAKE
-from tests.system.workloads.common import Items, audit, checks, cramped, drain, draw_limits, lacks
+from tests.system.workloads.common import (
+    Items,
+    audit,
+    checks,
+    cramped,
+    dequeue,
+    drain,
+    draw_limits,
+    lacks,
+)
 from tests.system.workloads.refilled import hired
 from tests.system.workloads.stage import Tasks, by_chance, nothing_left, play, put_plain, threaded
 
@@ -79,17 +88,11 @@ def overtaken_items(simulation: Simulation, size: Size) -> Sequence[Checker]:
 
     def take(client: Client, q: Queue) -> None:
         overtake, count = client.random.choice((0, 1, most)), client.random.choice((1, 1, 3))
-        if count > 1:
-            dequeue = partial(q.dequeue_many, client.db, count, overtake=overtake)
-            client.call(ITEMS, "dequeue", count, dequeue)
+        if count == 1:
+            dequeue(client, q, ITEMS, client.random.choice(timeouts_s), overtake=overtake)
             return
-        timeout_s = client.random.choice(timeouts_s)
-
-        def one() -> list[object]:
-            value = q.dequeue(client.db, timeout=timeout_s, overtake=overtake)
-            return [] if value is None else [value]
-
-        client.call(ITEMS, "dequeue", 1, one, timeout_s=timeout_s)
+        dequeue_many = partial(q.dequeue_many, client.db, count, overtake=overtake)
+        client.call(ITEMS, "dequeue", count, dequeue_many)
 
     roles = {
         "producer-": items.putting(2 * size.steps, 0.05),
