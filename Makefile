@@ -8,7 +8,7 @@ PERCENT ?= 5
 # The tests start thousands of processes: without bytecode on disk, each compiles every module that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo upstream django test nightly buggify check docs vectors pictures simulate soak fuzz mutants power faults snapshots containers matrix bench load dist clean
+.PHONY: demo upstream django test nightly buggify check docs vectors pictures compat simulate soak fuzz mutants power faults snapshots containers matrix bench load dist clean
 
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 
@@ -89,7 +89,8 @@ snapshots: $(VENV)/.ready   ## file-system snapshots under load, opened; MINUTES
 	$(BIN)/python -m tests.power.snapshots --minutes $(MINUTES)
 
 COMPOSE := docker compose
-containers: $(VENV)/.ready ## docker/compose.yaml in real containers, whose images are built; COMPOSE="docker compose"
+containers: $(VENV)/.ready ## docker/compose.yaml in real containers; COMPOSE="docker compose"
+	$(COMPOSE) --file docker/compose.yaml --profile load build
 	FDBQUEUE_TEST_SLOW=1 FDBQUEUE_TEST_COMPOSE="$(COMPOSE)" $(BIN)/pytest tests/docker/test_containers.py
 
 matrix: $(VENV)/.ready   ## bindings 7.1 to 8.0 on each Python found, as a table; with FDB_CLUSTER_FILE on its cluster, too
@@ -124,10 +125,15 @@ load: $(VENV)/.ready   ## a minute of mixed load up a ramp of users; a report an
 		--shape ramp --users 32 --run-time 60s --html load-report/report.html --plots load-report
 	rm -rf load-report/data
 
-dist: $(VENV)/.ready   ## a wheel and a source distribution in dist/, with checked metadata
+compat: $(VENV)/.ready ## what stays between releases: the layout's vectors, and the directories that releases have left
+	$(BIN)/fdbqueue conformance -- $(BIN)/python -m examples.layout_program
+	$(BIN)/pytest tests/layout tests/releases tests/public
+
+dist: $(VENV)/.ready   ## a wheel and a source distribution in dist/, checked, installed with each extra, and run
 	rm -rf dist
 	$(BIN)/python -m build --no-isolation
 	$(BIN)/twine check --strict dist/*
+	FDBQUEUE_TEST_SLOW=1 $(BIN)/pytest tests/packaging
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis load-report build dist site .upstream .venv-django *.egg-info
