@@ -21,6 +21,7 @@ from tests.page import page
 from tests.pages.blocks import blocks_of
 from tests.pages.running import Reader
 
+WHEEL_BYTES_MAX = 1_000_000
 CORE = {"foundationdb", "lmdb", "sortedcontainers", "msgspec"}
 GENERATED = {"PKG-INFO", "setup.cfg"}
 QUICK_START = chapters("docs/quickstart.md")
@@ -104,6 +105,7 @@ def test_the_wheel_is_the_package_alone(wheel: Path) -> None:
     assert {name.partition("/")[0] for name in names} == {"fdbqueue", about}
     assert {name for name in committed() if name.startswith("fdbqueue/")} <= names
     assert {"fdbqueue/py.typed", f"{about}/licenses/LICENSE"} <= names
+    assert wheel.stat().st_size < WHEEL_BYTES_MAX
 
 
 def test_the_metadata_say_what_a_reader_needs(wheel: Path) -> None:
