@@ -38,8 +38,8 @@ def test_its_commands_are_those_of_the_command_line() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "fdbqueue.operate.cli", "--help"], capture_output=True, text=True, check=True
     )
-    used = set(re.findall(r"\bfdbqueue (\w+) (?:emails|words|notes)", README))
-    assert used == {"put", "get", "size", "peek", "clear", "create", "work"}
+    used = set(re.findall(r"\bfdbqueue (\w+)", README))
+    assert used == {"put", "create", "work", "explain"}
     assert all(re.search(rf"^  {command} ", done.stdout, re.MULTILINE) for command in used)
 
 
