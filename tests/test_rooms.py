@@ -1,4 +1,4 @@
-"""Rooms stand in an order: a room imports only rooms below it (docs/design.md, section 4)."""
+"""Rooms stand in an order: a room imports only rooms below it (docs/design.md, "Parts")."""
 
 import ast
 import re

@@ -49,10 +49,10 @@ EXPORT_BATCH_BYTES = 500_000
 EXPORT_LINE_BYTES_MAX = 64_000_000
 
 RANDOM_SUFFIX_BYTES = 12
-# The largest difference of two clocks in a fleet for which the invariants hold (docs/design.md, section 6).
+# The largest difference of two clocks in a fleet for which the invariants hold (docs/design.md, "Invariants").
 CLOCK_SKEW_S = 5.0
 
-# The staged request set (docs/design.md, section 7).
+# The waiting line (docs/protocols.md).
 SERVE_MAX = 50
 SERVE_BYTES_MAX = 500_000
 # Items read beyond the estimated number that belongs to requests ahead.

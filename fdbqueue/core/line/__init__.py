@@ -1,4 +1,4 @@
-"""The waiting line: one for contention and for waiting, whatever the queue (docs/design.md, 7)."""
+"""The waiting line: one for contention and for waiting, whatever the queue (docs/protocols.md)."""
 
 from typing import TYPE_CHECKING
 

@@ -2,7 +2,7 @@
 
 A commit may break the agreement of the keys that it has changed, of those that they named before, and of no
 others. Clears of whole ranges see nothing, and conflict with all. A commit that a power cut may undo changes
-leases and requests only: docs/design.md, section 10, has the rule. The cells of a limit equal its holders.
+leases and requests only: docs/protocols.md has the rule. The cells of a limit equal its holders.
 """
 
 import struct

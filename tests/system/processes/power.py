@@ -72,7 +72,7 @@ class Disk:
         self._failed: set[int] = set()
         self.deceives = False
         """True once a descriptor that was opened after a failed flush has flushed that file. Linux tells it
-        nothing, so a commit may count as durable that is not (docs/design.md: a failed flush).
+        nothing, so a commit may count as durable that is not (docs/protocols.md: a failed flush).
         """
 
     def write(self, fd: int, data: bytes, at: int) -> None:

@@ -1,6 +1,6 @@
 """Items and the waiting line in one process with a clock that stands still in each call, and a model.
 
-The model follows the rules of the waiting line in docs/design.md. A place is a number; items of one call
+The model follows the rules of the waiting line in docs/protocols.md. A place is a number; items of one call
 share it, and lie in their order. Each answer, each place and each request equals that of the model.
 """
 
@@ -169,7 +169,7 @@ Answer = tuple[str, list[str]]
 
 
 class Asked(NamedTuple):
-    """A look of a request. The names of the reasons and of the steps are those of docs/design.md."""
+    """A look of a request. The reasons and the steps have the names of core/line/decision.py."""
 
     rid: bytes
     reason: str
