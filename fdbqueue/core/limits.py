@@ -49,7 +49,7 @@ EXPORT_BATCH_BYTES = 500_000
 EXPORT_LINE_BYTES_MAX = 64_000_000
 
 RANDOM_SUFFIX_BYTES = 12
-# The largest difference of two clocks in a fleet for which the invariants hold (docs/design.md, "Invariants").
+# The largest difference of two clocks in a fleet for which the invariants of docs/design.md hold.
 CLOCK_SKEW_S = 5.0
 
 # The waiting line (docs/protocols.md).
