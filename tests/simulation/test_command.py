@@ -32,6 +32,13 @@ def test_a_range_of_seeds_runs_one_workload(capsys: pytest.CaptureFixture[str]) 
     assert "recipe" not in said
 
 
+def test_the_list_has_a_sentence_about_each_workload(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--list"]) == 0
+    listed = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert {*listed} == {*all_workloads()}
+    assert len({*listed.values()}) == len(listed)
+
+
 def test_minutes_end_a_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--minutes", "0.005", "--workload", "bank", "--from", "5"]) == 0
     assert " virtual hours" in capsys.readouterr().out

@@ -81,7 +81,7 @@ def overtaken(simulation: Simulation, size: Size) -> Sequence[Checker]:
 
 @workload(clients=3, steps=6)
 def overtaken_items(simulation: Simulation, size: Size) -> Sequence[Checker]:
-    """The same for items: no value is lost, taken twice, or left behind by too many."""
+    """As `overtaken`, with items: no value is lost, taken twice, or left behind by too many."""
     most, items = overtaking(simulation), Items(ITEMS)
     # An item may lie ready for a call that has just given up its wait; others are told of nothing then.
     timeouts_s = simulation.random.choice(((0,), (0, 0, 1)))

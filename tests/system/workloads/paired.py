@@ -29,6 +29,7 @@ class Pairs(NamedTuple):
     """A workload: each run has one of its worlds. `bounds`: limits, each with one of these values."""
 
     name: str
+    what: str
     steps: int
     worlds: Sequence[type[World]]
     bounds: Mapping[str, Sequence[int]] = {}
@@ -36,17 +37,77 @@ class Pairs(NamedTuple):
 
 
 TABLE = (
-    Pairs("paired", 12, ANY),
-    Pairs("paired_groups", 10, [Groups]),
-    Pairs("paired_limits", 10, [Limits]),
-    Pairs("paired_line", 16, [Requests], {"SERVE_MAX": (1, 2, 20)}),
-    Pairs("paired_partitions", 8, [Moves]),
-    Pairs("paired_persistent", 12, [Persistent]),
-    Pairs("paired_schedules", 12, [Schedules]),
-    Pairs("paired_sessions", 12, [Sessions], {"VERB_BATCH": (1, 200), "DEAD_SESSIONS_MAX": (1, 100)}),
-    Pairs("doubted", 16, (*ANY, Groups, Limits, Moves, Persistent, Schedules), process=Doubts),
-    Pairs("together", 16, AT_ONCE, process=Together),
-    Pairs("together_partitions", 10, [Spread], process=Together),
+    Pairs(
+        "paired",
+        "Two calls of two processes meet in a queue of any kind: they equal one of the two serial orders.",
+        12,
+        ANY,
+    ),
+    Pairs(
+        "paired_groups",
+        "As `paired`, with members of groups: the last one, the close, the cancel, the drop of a queue.",
+        10,
+        [Groups],
+    ),
+    Pairs(
+        "paired_limits",
+        "As `paired`, with slots and starts of limits: the last slot, fewer slots than tasks, removals.",
+        10,
+        [Limits],
+    ),
+    Pairs(
+        "paired_line",
+        "As `paired`, with items and requests in their line: looks, withdrawals, readers that hold items.",
+        16,
+        [Requests],
+        {"SERVE_MAX": (1, 2, 20)},
+    ),
+    Pairs(
+        "paired_partitions",
+        "As `paired`, in the middle of a repartition: a task key leaves its old partition.",
+        8,
+        [Moves],
+    ),
+    Pairs(
+        "paired_persistent",
+        "As `paired`, with a persistent queue: acks, kept items and puts, beside the loss of an item.",
+        12,
+        [Persistent],
+    ),
+    Pairs(
+        "paired_schedules",
+        "As `paired`, with schedules that are due: firings, changes, pauses, runs by hand, a drop.",
+        12,
+        [Schedules],
+    ),
+    Pairs(
+        "paired_sessions",
+        "As `paired`, with two sessions at a deadline: heartbeats, ends, openings, sweeps, takes and acks.",
+        12,
+        [Sessions],
+        {"VERB_BATCH": (1, 200), "DEAD_SESSIONS_MAX": (1, 100)},
+    ),
+    Pairs(
+        "doubted",
+        "Each commit of a call is in doubt in turn: answer and queue equal those of the call without doubt.",
+        16,
+        (*ANY, Groups, Limits, Moves, Persistent, Schedules),
+        process=Doubts,
+    ),
+    Pairs(
+        "together",
+        "Calls of several threads of one process combine: answers and queue equal those of one order.",
+        16,
+        AT_ONCE,
+        process=Together,
+    ),
+    Pairs(
+        "together_partitions",
+        "As `together`, in the middle of a repartition: the process knows the plan of a moment before.",
+        10,
+        [Spread],
+        process=Together,
+    ),
 )
 
 
@@ -71,7 +132,7 @@ def built(pairs: Pairs) -> Build:
             simulation.client(use, f"user-{number}")
         return []
 
-    build.__name__ = pairs.name
+    build.__name__, build.__doc__ = pairs.name, pairs.what
     return build
 
 

@@ -264,7 +264,7 @@ def processes(simulation: Simulation, size: Size) -> Sequence[Checker]:
 
 @workload(clients=3, steps=4, never=("slow_reply",))
 def direct(simulation: Simulation, size: Size) -> Sequence[Checker]:
-    """The same with direct transactions, beside ordinary ones; some wait for no flush."""
+    """As `processes`, with direct transactions beside ordinary ones; some wait for no flush."""
 
     def attempt(client: Client, name: bytes, is_pausing: bool) -> None:
         late = LATE if client.random.random() < LATE_P else b""
