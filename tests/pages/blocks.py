@@ -1,4 +1,18 @@
-"""The code blocks and pictures of the pages, as a Markdown parser finds them, and the use of each block."""
+"""The code blocks and pictures of the pages, as a Markdown parser finds them, and the use of each block.
+
+A page is followed from top to bottom, in an empty directory. The first words of a fence say its use:
+
+- `python`: a program of its own, in a process that has to end well; `python continues`: it goes on;
+- `sh`: the next commands of the page's one terminal, in bash with `set -euo pipefail`;
+- `python file="emails.py"`: the content of that file, for later blocks; any language may have it;
+- `python source="examples/outbox.py"`: a piece of that file; all pieces of a page together are the file;
+- `json`, `toml`, `yaml`: read by a parser;
+- `sh norun="needs a cluster"`: not run, for that reason; any language may have it;
+- `text`: the output of the block before it, in the same section; `...` stands for any text.
+
+Without such an output, a program prints the comments behind its calls of `print`, and nothing else. An
+indented block, an unknown language and an unknown option are errors.
+"""
 
 import json
 import re
