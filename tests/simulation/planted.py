@@ -4,8 +4,9 @@ The function's code is exchanged in place, so that each reference to it runs the
 must occur exactly once: a refactoring that moves it fails the test instead of planting nothing.
 
 `planted.txt` lists the bugs. The first line of each is `what`. The second one has the fields `function`,
-`workload`, `seeds_max` and `near`, and then `small` for small bounds. `-` begins the lines of `old`, and `+`
-those of `new`, which is `pass` without any.
+`workload`, `seeds_max` and `near`, then `small` for small bounds, and `by=` with the checkers that prove a
+promise of docs/tests.md by this bug. `-` begins the lines of `old`, and `+` those of `new`, which is `pass`
+without any.
 """
 
 import inspect
@@ -14,6 +15,7 @@ import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
@@ -27,7 +29,8 @@ class Plant:
     """A bug, its place, and the number of seeds of a workload within which it must be found.
 
     `near` is a seed that found it when it was planted; it is tried first, as the search may take a minute.
-    `small_bounds`: true if the runs are those of new seeds, of which some have small bounds.
+    `small_bounds`: true if the runs are those of new seeds, some with small bounds. `by`: names of
+    checkers that find it.
     """
 
     what: str
@@ -38,6 +41,7 @@ class Plant:
     seeds_max: int
     near: int = 0
     small_bounds: bool = False
+    by: tuple[str, ...] = ()
 
     def case(self, seed: int) -> Case:
         return replace(Case.of(all_workloads()[self.workload], seed), small_bounds=self.small_bounds)
@@ -72,7 +76,8 @@ def _sick(plant: Plant) -> Any:
 def listed(path: Path) -> Iterator[Plant]:
     for entry in re.findall(r"^\w.*(?:\n  .*)+", path.read_text(), re.MULTILINE):
         what, fields, *changes = entry.splitlines()
-        function, workload, seeds_max, near, *small = fields.split()
+        function, workload, seeds_max, near, *more = fields.split()
+        by = [word.removeprefix("by=").split(",") for word in more if word.startswith("by=")]
         old, new = ([line[4:] for line in changes if line[2] == sign] for sign in "-+")
         yield Plant(
             what,
@@ -82,7 +87,8 @@ def listed(path: Path) -> Iterator[Plant]:
             workload,
             int(seeds_max),
             int(near),
-            small == ["small"],
+            "small" in more,
+            tuple(chain.from_iterable(by)),
         )
 
 

@@ -35,7 +35,7 @@ def is_to_go_on(seeds: int, cpu_s: float) -> bool:
     return any(seeds < count and cpu_s < bound_s for count, bound_s in BOUNDS)
 
 
-# Seeds that found a bug, by workload. docs/tests.md describes the bugs.
+# Seeds that found a bug, by workload.
 REGRESSIONS = {
     "acks": (111_378_202,),
     "awaited_waits": (260_000_182,),
