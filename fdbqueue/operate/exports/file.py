@@ -5,7 +5,7 @@
 The digits are the BLAKE2b digest, of 8 bytes, of the digest of the line before and the JSON text. Before the
 first line, that digest is empty. Only the last line of a finished file is an `end`.
 
-Bytes are base64. docs/backup.md describes the lines.
+Bytes are base64.
 
 export                                     the first line
   limit                                    the limits that the next queue names
