@@ -287,7 +287,7 @@ def test_a_task_taken_while_its_call_is_stopped_goes_back(
 def test_cancelling_a_take_in_a_thread_leaves_the_task_to_others(
     db: fdbqueue.Database, space: Subspace, runtime: Watched
 ) -> None:
-    """As docs/tasks.md has it."""
+    """The event of its `stop=` ends the take."""
     q = TaskQueue.create(db, "q", root=space["root"])
 
     async def take_cancellably() -> Any:
