@@ -66,3 +66,9 @@ def test_every_picture_has_a_text_alternative() -> None:
     bare = [f"{p.page}:{p.line}" for p in pictures if not p.alternative.strip()]
     assert pictures
     assert not bare
+
+
+def test_the_list_for_language_models_leads_to_pages() -> None:
+    links = re.findall(r"\]\(([^)]+)\)", (ROOT / "docs" / "llms.txt").read_text())
+    assert len(links) > 20
+    assert [link for link in links if not (ROOT / "docs" / link).is_file()] == []
