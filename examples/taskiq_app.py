@@ -1,9 +1,4 @@
-"""A mail for each new user, and another one a second later, with Taskiq:
-
-taskiq worker examples.taskiq_app:broker
-taskiq scheduler examples.taskiq_app:scheduler --update-interval 1
-python -m examples.taskiq_app NAME
-"""
+"""A mail for each new user, and another one a second later, with Taskiq."""
 
 import asyncio
 import sys
