@@ -99,6 +99,16 @@ def _tasks(db: fdbqueue.Database, space: Subspace) -> fdbqueue.TaskQueue:
     )
 
 
+def _item_put(db: fdbqueue.Database, space: Subspace) -> Put:
+    queue = _queue(space)
+    return lambda number: queue.enqueue(db, number)
+
+
+def _task_put(db: fdbqueue.Database, space: Subspace) -> Put:
+    queue = _tasks(db, space)
+    return lambda number: queue.put(db, number)
+
+
 def _take(db: fdbqueue.Database, space: Subspace) -> Wait:
     queue = _tasks(db, space)
     session = fdbqueue.Session(db, root=space["root"])
@@ -110,10 +120,10 @@ KINDS = [
     Kind("raw: a watch, then a transaction", _raw_put, _raw_watch_and_commit),
     Kind(
         "dequeue",
-        lambda db, space: lambda number: _queue(space).enqueue(db, number),
+        _item_put,
         lambda db, space: lambda: _queue(space).dequeue(db, timeout=LOST_S * 10),
     ),
-    Kind("take", lambda db, space: lambda number: _tasks(db, space).put(db, number), _take),
+    Kind("take", _task_put, _take),
 ]
 
 
