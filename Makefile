@@ -20,7 +20,7 @@ $(VENV)/.cli: pyproject.toml
 
 $(VENV)/.ready: $(VENV)/.cli
 	@echo "the tools of its developers, some hundred packages, go into $(VENV): this takes minutes"
-	@$(PIP) --editable '.[dev]'
+	@$(BIN)/pip install --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
 demo: $(VENV)/.cli   ## the main job, end to end: a fleet, kills, stalls, a proof

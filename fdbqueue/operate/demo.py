@@ -372,7 +372,7 @@ def _prove(console: Console, database: Database, ledger: Ledger, queue: TaskQueu
     for claim, holds in checks.items():
         console.print(f"{'[green]yes[/]' if holds else '[red]NO [/]'}  {claim}")
     for traceback in _tracebacks(failures)[-1:]:
-        error = f"     its error: {traceback.splitlines()[-1]}"
+        error = f"     the error of the poisoned task: {traceback.splitlines()[-1]}"
         console.print(Text(error, style="dim"), soft_wrap=True)
     held = all(checks.values())
     console.print("The demo has succeeded." if held else "[red]The demo has failed[/]: see NO above.")
