@@ -2,7 +2,6 @@
 
 import os
 import sys
-import venv
 from collections.abc import Iterable, Iterator
 from importlib.metadata import Distribution, distribution
 from pathlib import Path
@@ -15,8 +14,9 @@ from tests.packaging.building import ran
 class Environment:
     """Dependencies are links to the installed ones, so that most tests need no package registry."""
 
-    def __init__(self, place: Path, *, with_pip: bool = False) -> None:
-        venv.create(place, with_pip=with_pip, symlinks=True)
+    def __init__(self, place: Path, *, with_pip: bool = False, python: str = sys.executable) -> None:
+        """`python`: that of the environment. `link` needs the one that runs the tests."""
+        ran(python, "-m", "venv", *([] if with_pip else ["--without-pip"]), place, cwd=place.parent)
         self.bin = place / "bin"
         self._pip = (sys.executable, "-m", "pip", "--python", self.bin / "python", "install")
         (self._packages,) = place.glob("lib/python3*/site-packages")

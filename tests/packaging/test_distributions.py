@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from fdbqueue import __version__
+from tests.matrix.pairs import PYTHONS, python_of
 from tests.packaging.building import ROOT, build, copied, ran
 from tests.packaging.environment import Environment
 from tests.packaging.following import chapters, follow
@@ -166,9 +167,15 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("registry")
 @pytest.mark.parametrize("needs", FOLLOWED)
+@pytest.mark.parametrize("version", PYTHONS)
 @pytest.mark.timeout(900)
-def test_a_wheel_with_the_extras_of_a_page_runs_it(needs: str, wheel: Path, tmp_path: Path) -> None:
-    environment = Environment(tmp_path / "venv")
+def test_a_wheel_with_the_extras_of_a_page_runs_it(
+    version: str, needs: str, wheel: Path, tmp_path: Path
+) -> None:
+    python = python_of(version)
+    if python is None:
+        pytest.skip(f"no Python {version}")
+    environment = Environment(tmp_path / "venv", python=python)
     extras, *others = needs.split()
     environment.install_with(extras, wheel, *others)
     for name in FOLLOWED[needs]:
