@@ -97,5 +97,16 @@ def present() -> Mapping[str, Names]:
     return {"python": of_python(), "commands": of_the_command_line(), "metrics": of_metrics()}
 
 
+def _text(found: Mapping[str, Names]) -> str:
+    """JSON with a line for each name: a diff shows each change."""
+    parts = (
+        f"{json.dumps(what)}: {{\n"
+        + ",\n".join(f"{json.dumps(name)}: {json.dumps(names[name])}" for name in sorted(names))
+        + "\n}"
+        for what, names in found.items()
+    )
+    return "{" + ",\n".join(parts) + "}\n"
+
+
 if __name__ == "__main__":
-    Path(sys.argv[1]).write_text(json.dumps(present(), indent=1, sort_keys=True) + "\n")
+    Path(sys.argv[1]).write_text(_text(present()))
