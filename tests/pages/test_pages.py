@@ -72,3 +72,18 @@ def test_the_list_for_language_models_leads_to_pages() -> None:
     links = re.findall(r"\]\(([^)]+)\)", (ROOT / "docs" / "llms.txt").read_text())
     assert len(links) > 20
     assert [link for link in links if not (ROOT / "docs" / link).is_file()] == []
+
+
+WORDS_OF_A_PAGE_MAX, WORDS_OF_THE_README_MAX, WORDS_MAX = 4_000, 500, 70_000
+
+
+def test_the_pages_can_be_read_to_their_end() -> None:
+    """Without the generated reference. A page beyond its bound says something twice, or is two pages."""
+    words = {
+        name: len(text.partition("<!-- From here on: python")[0].split())
+        for name, text in PAGES.items()
+        if not name.startswith("docs/reference/")
+    }
+    assert words["README.md"] <= WORDS_OF_THE_README_MAX
+    assert [name for name, count in words.items() if count > WORDS_OF_A_PAGE_MAX] == []
+    assert sum(words.values()) <= WORDS_MAX
