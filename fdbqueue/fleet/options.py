@@ -146,7 +146,8 @@ class WorkerOptions:
     session_ttr_s: float = limits.SESSION_TTR_S
     """Time from the death of the process until its tasks are ready again, if their own ttr is longer."""
     overtake: int = limits.WORKER_OVERTAKE
-    """Number of older ready tasks that a take may leave behind. No meaning for task keys, limits and bags."""
+    """Number of older ready tasks that a take may leave behind. It has no meaning for queues
+    with task keys or limits of tasks, nor for bags."""
 
     @property
     def places(self) -> int:

@@ -236,7 +236,8 @@ class ElementQueue(ElementBase):
 
     `schema` maps the name of a piece to its type: "binary", "string" or "table", with "?" if it is optional;
     it belongs to the object, and only `add`, `get`, `dequeue` and `get_element` need one. `rndhex` is the
-    last digit of new names, random if not given. A listing reads at most `maxelts` names at a time.
+    last digit of new names, random if not given. A listing reads at most `maxelts` names, and 1,000, at a
+    time.
     """
 
     __slots__ = ("_schema",)
