@@ -63,7 +63,7 @@ def prepare(directory: Directory, users: Users, journal: Journal, runtime: Runti
     """Make `data.mdb` ready for the only user; True if `settle` has to follow."""
     names = set(os.listdir(directory.fd))
     if DATA_FILE in names and _is_believed(directory, users):
-        return durability.FILE not in names
+        return not names >= {durability.FILE, *FILES}
     if LOCK_FILE in names:
         _require_no_other_user(directory, runtime)
     users.doubt()
@@ -92,7 +92,7 @@ def prepare(directory: Directory, users: Users, journal: Journal, runtime: Runti
 
 def settle(directory: Directory, env: Any, journal: Journal, system: System, now_us: int) -> None:
     """Make the open LMDB environment the one to which the journal belongs. Raises: OSError, lmdb.Error."""
-    if durability.FILE not in os.listdir(directory.fd):  # it was removed, and `data.mdb` is believed
+    if _lacks_commits(directory, system):  # a file was removed, and `data.mdb` is believed
         generation = max([0, *journal.generations()]) + 1
         durability.make(directory, system, Held(env.info()["last_txnid"], generation), env)
     with durability.opened(directory, system) as base:
@@ -104,6 +104,17 @@ def settle(directory: Directory, env: Any, journal: Journal, system: System, now
     with env.begin(write=True) as txn:
         txn.put(layout.FORMAT_KEY, layout.FORMAT)
         layout.note_place(txn, Place(generation, 0, version), now_us)
+
+
+def _lacks_commits(directory: Directory, system: System) -> bool:
+    """True if base and journal do not hold all commits of `data.mdb`, as one of their files is gone."""
+    names = set(os.listdir(directory.fd))
+    if durability.FILE not in names:
+        return True
+    if names >= {*FILES}:
+        return False
+    with durability.opened(directory, system) as base:
+        return base.relies_on_files
 
 
 def require_format(env: Any, path: str) -> None:

@@ -256,15 +256,21 @@ def test_an_old_copy_over_the_data_is_not_read(
     assert entries(path) == ENTRIES | later
 
 
-@pytest.mark.parametrize("files", [[durability.FILE], ["journal.0", "journal.1"]], ids=["base", "journal"])
-def test_in_the_same_boot_missing_files_are_made_again(path: Path, files: list[str]) -> None:
+@pytest.mark.parametrize("new", [{}, {b"new": b"value"}], ids=["no commit", "a commit"])
+@pytest.mark.parametrize(
+    "files", [[durability.FILE], ["journal.0", "journal.1"], ["journal.0"], ["journal.1"]], ids=" ".join
+)
+def test_in_the_same_boot_missing_files_are_made_again(
+    path: Path, files: list[str], new: dict[bytes, bytes]
+) -> None:
     for name in files:
         (path / name).unlink()
     with fdbqueue.open(url(path)) as db:
-        db[b"new"] = b"value"
+        for key, value in new.items():
+            db[key] = value
     lose_power(path)
 
-    assert entries(path) == {**ENTRIES, b"new": b"value"}
+    assert entries(path) == ENTRIES | new
 
 
 def test_versions_go_on_above_all_that_were_handed_out(path: Path) -> None:
