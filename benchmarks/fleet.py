@@ -4,15 +4,21 @@ Measures the tasks per second of fleets of 1 to 8 processes, with handlers that 
 that take 100 ms, and compares a worker with bare take and ack calls. Measures an idle fleet, and the time
 from a put to the call of its handler. Without --url: the embedded engine, with fsync in a temporary
 directory, and (one process) in memory without fsync.
+
+With --celery: nothing but fleets that do nothing, in turn with Celery over a Redis that logs nothing (late
+acks, prefetch 1, eight children). Needs the extra `bench` and Debian's redis-server.
 """
 
 import argparse
+import multiprocessing
 import os
 import statistics
+import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -20,8 +26,11 @@ from typing import Any
 from unittest.mock import patch
 
 import fdbqueue
+from benchmarks.frameworks import Broker, serving
+from benchmarks.frameworks import running as running_command
 from benchmarks.fresh import fresh_queue, leaving_nothing
 from benchmarks.measure import Row, compare, table
+from benchmarks.peer_queues import free_port
 from fdbqueue import Database, Fleet, FleetStatus, Hooks, TaskQueue, Worker
 from fdbqueue.embedded import transaction as embedded_transaction
 
@@ -114,29 +123,82 @@ def take_and_ack(db: Database, queue: TaskQueue) -> None:
 # Fleets of processes.
 
 
+Seen = list[tuple[float, int]]
+"""Times, and the tasks that were done until each."""
+
+
+def fleet(url: str, tasks: int, handler: str, count: int) -> float:
+    """Tasks a second while a fleet of `count` processes works."""
+    with fdbqueue.open(url) as db:
+        queue = filled_queue(db, tasks=tasks)
+        seen: Seen = []
+
+        def look(_: FleetStatus) -> None:
+            seen.append((time.perf_counter(), queue.statistics(db)["calls"]["ack"]))
+            if seen[-1][1] == tasks:
+                made.stop()
+
+        made = Fleet(url, queue.name, f"benchmarks.fleet:{handler}", processes=count, threads=THREADS)
+        made.run(look)
+    return between(seen, tasks)
+
+
+def between(seen: Seen, tasks: int) -> float:
+    """Tasks a second from the first done task to the last but one look."""
+    busy = [(at, done) for at, done in seen if 0 < done < tasks] or seen
+    (began, first), (ended, last) = busy[0], busy[-1]
+    return (last - first) / (ended - began) if ended > began else 0.0
+
+
 def processes(url: str, tasks: int, rounds: int, handler: str) -> list[Row]:
-    """Tasks a second while the fleet works: from its first done task to its last."""
-
-    def fleet(count: int) -> float:
-        with fdbqueue.open(url) as db:
-            queue = filled_queue(db, tasks=tasks)
-            seen: list[tuple[float, int]] = []
-
-            def look(_: FleetStatus) -> None:
-                seen.append((time.perf_counter(), queue.statistics(db)["calls"]["ack"]))
-                if seen[-1][1] == tasks:
-                    made.stop()
-
-            made = Fleet(url, queue.name, f"benchmarks.fleet:{handler}", processes=count, threads=THREADS)
-            made.run(look)
-        busy = [(at, done) for at, done in seen if 0 < done < tasks] or seen
-        (began, first), (ended, last) = busy[0], busy[-1]
-        return (last - first) / (ended - began) if ended > began else 0.0
-
     measures: dict[str, Callable[[], float]] = {
-        f"{count} processes": partial(fleet, count) for count in PROCESSES
+        f"{count} processes": partial(fleet, url, tasks, handler, count) for count in PROCESSES
     }
     return list(compare(measures, "1 processes", rounds).values())
+
+
+# Beside Celery.
+
+
+def beside_celery(url: str, tasks: int, rounds: int) -> list[Row]:
+    name = f"Celery, {CHILDREN} children"
+    measures: dict[str, Callable[[], float]] = {name: partial(celery, tasks)}
+    for count in (1, 4):
+        measures[f"fdbqueue, {count} x {THREADS} threads"] = partial(fleet, url, tasks, "nothing", count)
+    return list(compare(measures, name, rounds).values())
+
+
+CHILDREN = 8
+
+
+def celery(tasks: int) -> float:
+    """Tasks a second that Celery takes from its queue in a Redis without a log."""
+    from redis import Redis
+
+    with tempfile.TemporaryDirectory() as folder:
+        port = free_port()
+        flags = ("--port", str(port), "--dir", folder, "--appendonly", "no", "--save", "")
+        broker = Broker("Redis", f"redis://127.0.0.1:{port}/0", ("redis-server", *flags))
+        os.environ["BENCHMARK_BROKER"] = broker.url
+        words = ("--concurrency", str(CHILDREN), "--prefetch-multiplier", "1", "--loglevel", "ERROR")
+        worker = (sys.executable, "-m", "celery", "--app", "benchmarks.celery_tasks", "worker", *words)
+        with serving(broker):
+            with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:
+                process.submit(send_to_celery, tasks).result()
+            seen, client = [(0.0, 0)], Redis(port=port)
+            with running_command(worker):
+                while seen[-1][1] < tasks:
+                    seen.append((time.perf_counter(), tasks - int(client.llen("celery"))))
+                    time.sleep(0.02)
+    return between(seen, tasks)
+
+
+def send_to_celery(tasks: int) -> None:
+    """In a process of its own, which reads the address of the broker."""
+    from benchmarks.celery_tasks import number
+
+    for given in range(tasks):
+        number.apply_async((given,), ignore_result=True)
 
 
 # Idling.
@@ -242,11 +304,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--url")
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--celery", action="store_true", help="only fleets beside Celery")
     arguments = parser.parse_args()
     tasks, rounds, seconds = (1_000, 1, 5.0) if arguments.quick else (4_000, 5, 20.0)
     with tempfile.TemporaryDirectory() as folder:
         url = arguments.url or f"embedded:{folder}/data"
         with leaving_nothing(url):
+            if arguments.celery:
+                print(table("beside Celery with a Redis without a log", beside_celery(url, tasks, rounds)))
+                return
             measure(url, arguments, tasks, rounds, seconds)
     idle_transactions(seconds)
 
