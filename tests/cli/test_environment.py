@@ -20,7 +20,9 @@ from tests.cli.shell import PROGRAM, Shell, Within
 CLOSED = "fdbqueue: standard output is closed\n"
 REMOVED = "fdbqueue: the working directory was removed: change to one that exists\n"
 ROOT = Path(fdbqueue.__file__).parent.parent
-IMPORTING = os.environ | {"PYTHONPATH": str(ROOT), "FDBQUEUE_URL": "", "FDB_CLUSTER_FILE": ""}
+# Behind the tree, the path of `tests/guard.py`, which moves the default root of a run with a cluster.
+PATHS = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+IMPORTING = os.environ | {"PYTHONPATH": PATHS, "FDBQUEUE_URL": "", "FDB_CLUSTER_FILE": ""}
 JOBS = "tests.cli.jobs"
 
 UNUSABLE = {

@@ -369,7 +369,9 @@ def start(*command, **environment):
         [str(part) for part in command],
         env={
             "PATH": path,
-            "PYTHONPATH": str(TREE),
+            # Those of tests/guard.py, which moves the default root of a run with a cluster.
+            **{name: text for name, text in os.environ.items() if name.startswith("FDBQUEUE_TEST_")},
+            "PYTHONPATH": os.pathsep.join(filter(None, [str(TREE), os.environ.get("PYTHONPATH")])),
             **{name: str(text) for name, text in environment.items()},
         },
         stdout=subprocess.PIPE,

@@ -122,7 +122,8 @@ def test_futures_tell_when_they_are_ready(db, k):
 
 def test_a_callback_that_raises_harms_no_other(db, k, capfd):
     """No caller waits for it, so its exception is logged and dropped."""
-    future = begin(db).get(k("a"))
+    tr = begin(db)  # held: the end of a transaction cancels its reads
+    future = tr.get(k("a"))
     assert becomes_ready(future)
     future.on_ready(lambda _: 1 / 0)
     assert becomes_ready(future)

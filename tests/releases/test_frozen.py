@@ -19,6 +19,7 @@ from fdbqueue import (
     Subspace,
     TaskQueue,
 )
+from fdbqueue.core.root_keys import DEFAULT_ROOT
 from tests.releases.frozen import ITEMS, KEYED, KINDS, READY, key_of
 from tests.support import PATIENCE_S
 
@@ -26,7 +27,11 @@ ARCHIVES = sorted(Path(__file__).parent.glob("*.tar.xz"))
 
 
 @pytest.fixture(params=ARCHIVES, ids=lambda path: path.name.removesuffix(".tar.xz"))
-def old(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
+def old(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Database]:
+    # A run with a cluster moves the default root, also that of a directory.
+    monkeypatch.setattr(DEFAULT_ROOT, "rawPrefix", Subspace(("fdbqueue",)).key())
     with tarfile.open(request.param) as packed:
         packed.extractall(tmp_path, filter="data")
     with fdbqueue.open(f"embedded:{tmp_path}/data") as db:
