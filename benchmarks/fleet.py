@@ -144,7 +144,7 @@ def fleet(url: str, tasks: int, handler: str, count: int) -> float:
 
 
 def between(seen: Seen, tasks: int) -> float:
-    """Tasks a second from the first done task to the last but one look."""
+    """Tasks a second from the first look that sees a done task to the last one before the end."""
     busy = [(at, done) for at, done in seen if 0 < done < tasks] or seen
     (began, first), (ended, last) = busy[0], busy[-1]
     return (last - first) / (ended - began) if ended > began else 0.0

@@ -1,7 +1,8 @@
-"""A directory of data as a release leaves it: python -m tests.releases.frozen tests/releases/RELEASE.tar.xz
+"""A directory of data as a release leaves it: `python -m tests.releases.frozen FILE` packs it.
 
-Made once, at the tag of a release whose layout is new, and never changed. Each later release has to go on
-with it: the queues of all kinds, tasks in each state, and leases of a worker that has died.
+FILE is tests/releases/RELEASE.tar.xz. It is made once, at the tag of a release whose layout is new, and never
+changed. Each later release has to go on with it: the queues of all kinds, tasks in each state, and leases of
+a worker that has died.
 """
 
 import sys
@@ -55,7 +56,7 @@ def key_of(item: Any) -> str:
 def fill(db: Database) -> None:
     Limit.set(db, "slots", slots=3)
     Limit.set(db, "rate", rate=1_000, per=1, per_key=True)
-    # It is never closed: the process that is about to exit has died, for each release behind this one.
+    # The archive is packed before it is closed: to each later release, its process has died.
     session = Session(db, ttr=1)
     for kind, options in KINDS.items():
         _fill_tasks(db, TaskQueue.create(db, kind, kind, **options), session)
