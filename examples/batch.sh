@@ -34,7 +34,7 @@ fill() {
 # The output of `one` goes into the results in the transaction of the ack: a line for each file, once.
 work() {
     fdbqueue work "$queue" --exec --into "$results" --create --until-empty --quiet \
-        --max-attempts 3 --backoff 0.1 -- "$0" one "$1" "$2" {}
+        --attempts 3 --backoff 0.1 -- "$0" one "$1" "$2" {}
 }
 
 # One file. A second run after a kill writes the same file again, and a half-written one has another name.

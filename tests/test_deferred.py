@@ -78,7 +78,7 @@ def test_a_handler_that_returns_unfinished_work_has_failed(db, queue, transactio
     def handler(*arguments):
         return RETURNING[arguments[-1].data](*arguments)
 
-    worker = Worker(db, queue, handler, max_attempts=2, backoff=SOON, transactional=transactional)
+    worker = Worker(db, queue, handler, attempts=2, backoff=SOON, transactional=transactional)
     worker.run(until_empty=True)
     tally = worker.status().tally
     assert (tally.done, tally.failed, tally.buried) == (0, len(ids), len(ids))
@@ -92,7 +92,7 @@ def test_a_verdict_that_is_returned_is_a_failed_attempt(db, queue):
     """It would be acked, whatever it says."""
     verdicts = [Retry(1), Bury, Done()]
     ids = [queue.put(db, n).id for n in range(len(verdicts))]
-    Worker(db, queue, lambda task: verdicts[task.data], max_attempts=1).run(until_empty=True)
+    Worker(db, queue, lambda task: verdicts[task.data], attempts=1).run(until_empty=True)
     for id_ in ids:
         assert "instead of raising it" in queue.failures(db, id_)[0].message
 
@@ -179,7 +179,7 @@ def test_an_effect_with_unfinished_work_fails_its_attempt(db, queue):
     def handler(task):
         raise Done(RETURNING[task.data])
 
-    Worker(db, queue, handler, max_attempts=1).run(until_empty=True)
+    Worker(db, queue, handler, attempts=1).run(until_empty=True)
     for id_ in ids:
         assert queue.failures(db, id_)[0].message.startswith("the effect returned a")
 

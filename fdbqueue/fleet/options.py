@@ -119,7 +119,7 @@ class WorkerKeywords(TypedDict, total=False):
     threads: int
     concurrency: int
     transactional: bool
-    max_attempts: int | None
+    attempts: int | None
     backoff: Backoff
     timeout_s: float | None
     grace_s: float
@@ -135,7 +135,7 @@ class WorkerOptions:
     """Number of coroutine functions that run at the same time, if the handler is one."""
     transactional: bool = False
     """True if the handler is called as `handler(tr, task)`, in the transaction of the ack."""
-    max_attempts: int | None = 5
+    attempts: int | None = 5
     """Number of failed attempts after which a task is buried; None for no bound."""
     backoff: Backoff = Backoff()  # noqa: RUF009  # a value
     """Delay of a failed task before its next attempt."""
@@ -158,12 +158,12 @@ class WorkerOptions:
     def checked(cls, **given: Unpack[WorkerKeywords]) -> "WorkerOptions":
         """Raises InvalidArgument."""
         options = cls(**given)
-        most, timeout_s = options.max_attempts, options.timeout_s
+        most, timeout_s = options.attempts, options.timeout_s
         return cls(
             threads=checked_count("threads", options.threads, limits.THREADS_MAX),
             concurrency=checked_count("concurrency", options.concurrency, limits.CONCURRENCY_MAX),
             transactional=bool(options.transactional),
-            max_attempts=None if most is None else checked_count("max_attempts", most),
+            attempts=None if most is None else checked_count("attempts", most),
             backoff=checked_backoff(options.backoff),
             timeout_s=None if timeout_s is None else checked_span("timeout_s", timeout_s),
             grace_s=checked_seconds("grace_s", options.grace_s),

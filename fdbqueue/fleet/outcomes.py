@@ -250,14 +250,14 @@ def is_away(error: BaseException) -> bool:
 
 @dataclass(frozen=True)
 class Policy:
-    max_attempts: int | None
+    attempts: int | None
     backoff: Backoff
 
     def buries(self, failed: Failed, failures: int) -> bool:
         return failed.for_good or self.is_exhausted(failures)
 
     def is_exhausted(self, failures: int) -> bool:
-        return self.max_attempts is not None and failures >= self.max_attempts
+        return self.attempts is not None and failures >= self.attempts
 
     def delay_s(self, failed: Failed, failures: int, random: float) -> float:
         return self.backoff.delay_s(failures, random) if failed.delay_s is None else failed.delay_s

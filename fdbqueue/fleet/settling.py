@@ -152,7 +152,7 @@ class Settling:
 
     def bury_if_exhausted(self, hold: Hold) -> bool:
         """Bury a task that has used up its attempts without an outcome. True if it was buried."""
-        most = self._policy.max_attempts
+        most = self._policy.attempts
         if most is None or not self._policy.is_exhausted(hold.task.failures):
             return False
         return hold.queue.exhaust(self._database, hold.task, most)

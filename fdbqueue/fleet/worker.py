@@ -190,7 +190,7 @@ class Worker(ChosenByHandler):
         self._name = f"{self._runtime.host_name()}:{self._runtime.process_id()}"
         keys = RootKeys(root)
         self._feed = Feed(self._database, self._queues, chosen.overtake)
-        self._settling = Settling(database, keys, Policy(chosen.max_attempts, chosen.backoff))
+        self._settling = Settling(database, keys, Policy(chosen.attempts, chosen.backoff))
         silence = keeper_of(database, keys).silence
         beyond = self._overran, self._chores, self._end_with
         self._heartbeat = Heartbeat(database, silence, chosen.timeout_s, *beyond)

@@ -304,7 +304,7 @@ def _fleet(ledger: Ledger, url: str, space: Subspace) -> Fleet:
         argument=space.key().hex(),
         processes=PROCESSES,
         threads=THREADS,
-        max_attempts=ATTEMPTS,
+        attempts=ATTEMPTS,
         backoff=BACKOFF,
         session_ttr_s=LEASE_S,
         until_empty=True,

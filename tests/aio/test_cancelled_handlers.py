@@ -33,7 +33,7 @@ def test_a_handler_that_is_cancelled_with_its_lease_fails(db: Database, space: S
 
     queue = TaskQueue.create(db, "emails", "fifottl", ttr=60, root=space)
     task = queue.put(db, "x")
-    worker = Worker(db, "emails", handle, root=space, max_attempts=1)
+    worker = Worker(db, "emails", handle, root=space, attempts=1)
     worker.run()
 
     assert queue.peek(db, task.id).state is TaskState.BURIED
@@ -79,7 +79,7 @@ def test_a_coroutine_is_cancelled_with_its_task(
             raise
 
     queue = TaskQueue.create(db, "emails", "fifottl", ttr=ttr_s, root=space)
-    worker = Worker(db, "emails", handle, root=space, max_attempts=1)
+    worker = Worker(db, "emails", handle, root=space, attempts=1)
     worker.start()
     task = queue.put(db, "x")
     assert begun.wait(PATIENCE_S)
@@ -173,7 +173,7 @@ def test_a_worker_outlives_the_end_of_its_loop(
     queue = TaskQueue.create(db, "emails", root=space)
     deeds = queue.put_many(db, ["deed"] * 2)
     queue.put_many(db, range(10))
-    options: Any = {"concurrency": 1, "max_attempts": 2, "backoff": fdbqueue.Backoff(0), "root": space}
+    options: Any = {"concurrency": 1, "attempts": 2, "backoff": fdbqueue.Backoff(0), "root": space}
     worker = Worker(db, queue, handle, **options)
     worker.start(until_empty=True)
 

@@ -159,7 +159,7 @@ def test_a_coroutine_over_its_time_is_cancelled(db: Database, queue: TaskQueue, 
             cleaned.append(True)
 
     queue.put(db, 1)
-    work(hang, timeout_s=0.2, max_attempts=1)
+    work(hang, timeout_s=0.2, attempts=1)
 
     assert cleaned == [True]
     (buried,) = queue.tasks(db, TaskState.BURIED, 10)
@@ -232,7 +232,7 @@ def test_an_awaitable_of_a_blocking_handler_fails_its_attempt(
     db: Database, queue: TaskQueue, work: Make
 ) -> None:
     queue.put(db, 1)
-    work(lambda task: send_to([], task), max_attempts=1)
+    work(lambda task: send_to([], task), attempts=1)
 
     assert ends(db, queue) == {"buried": 1}
 

@@ -107,7 +107,7 @@ def test_a_parent_that_ignores_its_children_hides_no_failure(
     """A process that ignores SIGCHLD gets no exit statuses, and Python takes each of them for 0."""
     monkeypatch.setattr(shells, "PROGRAM", [shells.PROGRAM[0], "-c", IGNORING, *shells.PROGRAM])
     filled(shell, "q", "x")
-    assert run(shell, "--max-attempts", "1", "--", "false")[0] == 1
+    assert run(shell, "--attempts", "1", "--", "false")[0] == 1
     assert len(buried(program)) == 1
 
 
@@ -124,7 +124,7 @@ def test_with_json_output_of_commands_goes_to_standard_error(shell: Shell) -> No
 def test_a_failing_command_is_buried_with_its_output(shell: Shell, program: Within) -> None:
     filled(shell, "q", "x")
     script = 'echo "$FDBQUEUE_ATTEMPT of $FDBQUEUE_TASK"; echo oops >&2; exit 3'
-    status, out, err = run(shell, "--max-attempts", "2", "--", "sh", "-c", script)
+    status, out, err = run(shell, "--attempts", "2", "--", "sh", "-c", script)
     assert (status, out) == (1, "")
     assert "1 buried" in err
     (task,) = buried(program)
@@ -168,7 +168,7 @@ def test_a_result_that_is_not_there_is_told(shell: Shell, program: Within) -> No
     status, out, err = program.run("result", "q", id_, "--wait", "0.1")
     assert (status, out) == (1, "")
     assert "has no result yet: it is ready" in err
-    assert run(shell, "--max-attempts", "1", "--", "false")[0] == 1
+    assert run(shell, "--attempts", "1", "--", "false")[0] == 1
     status, out, err = program.run("result", "q", id_, "--wait", "60")
     assert (status, out) == (1, "")
     assert "is buried: CommandFailed: exit status 1" in err
@@ -176,13 +176,13 @@ def test_a_result_that_is_not_there_is_told(shell: Shell, program: Within) -> No
 
 def test_a_command_that_is_killed_has_failed(shell: Shell, program: Within) -> None:
     filled(shell, "q", "x")
-    assert run(shell, "--max-attempts", "1", "--", "sh", "-c", "kill -9 $$")[0] == 1
+    assert run(shell, "--attempts", "1", "--", "sh", "-c", "kill -9 $$")[0] == 1
     assert buried(program)[0]["history"][0]["message"] == "killed by SIGKILL"
 
 
 def test_data_that_no_argument_can_hold_fails_one_task_only(shell: Shell, program: Within) -> None:
     filled(shell, "q", "a\0b", "fine")
-    status, out, _ = run(shell, "--max-attempts", "1", "--", "echo", "{}")
+    status, out, _ = run(shell, "--attempts", "1", "--", "echo", "{}")
     assert (status, out) == (1, "fine\n")
     assert "null byte" in buried(program)[0]["history"][0]["message"]
 
@@ -301,7 +301,7 @@ def test_each_output_is_put_once_in_spite_of_kills(
     count = rounds(80, 1_000)
     filled(shell, "q", *range(count), ttr=2)
     program.run("create", "out", "--kind", "queue")
-    options = ("--processes", "2", "--threads", "2", "--max-attempts", "50", "--into", "out")
+    options = ("--processes", "2", "--threads", "2", "--attempts", "50", "--into", "out")
     command = ("sh", "-c", 'sleep 0.02; echo "$1"', "sh", "{}")
     working = shell.start("work", "q", "--exec", "--until-empty", *options, "--", *command)
     killed = kill_as_it_goes_on(shell, until=count * 3 // 4)

@@ -85,7 +85,7 @@ def test_a_function_is_called_with_each_task(shell: Shell) -> None:
 
 def test_a_task_that_fails_is_buried_and_reported(shell: Shell) -> None:
     filled(shell, "q", *range(6))
-    arguments = ("q", f"{JOBS}:odd", "--until-empty", "--max-attempts", "1", "--processes", "1", "--json")
+    arguments = ("q", f"{JOBS}:odd", "--until-empty", "--attempts", "1", "--processes", "1", "--json")
     status, out, err = shell.run("work", *arguments, cwd=HERE)
     last = json.loads(out.splitlines()[-1])
     assert (status, last["done"], last["buried"]) == (1, 3, 3)
@@ -113,7 +113,7 @@ def test_with_json_functions_print_on_standard_error(shell: Shell) -> None:
 
 def test_a_quiet_fleet_logs_errors_only(shell: Shell) -> None:
     filled(shell, "q", 1, 2)
-    arguments = ("--until-empty", "--max-attempts", "2", "--backoff", "0.01,0.02", "--processes", "1")
+    arguments = ("--until-empty", "--attempts", "2", "--backoff", "0.01,0.02", "--processes", "1")
     status, out, err = shell.run("work", "q", f"{JOBS}:odd", "--quiet", *arguments, cwd=HERE)
     assert (status, out, err.count("\n")) == (1, "", 1)
     assert "ERROR" in err

@@ -94,7 +94,7 @@ def test_an_outage_longer_than_a_lease_costs_no_attempt(servers: Servers) -> Non
 
     with fdbqueue.open(url) as here, fdbqueue.open(url) as there:
         queue = TaskQueue.create(here, "jobs", "fifottl", ttr=2, root=root)
-        options: dict[str, Any] = {"max_attempts": 1, "session_ttr_s": 3, "root": root}
+        options: dict[str, Any] = {"attempts": 1, "session_ttr_s": 3, "root": root}
         workers = [Worker(db, "jobs", handler, **options) for db in (here, there)]
         for worker in workers:
             worker.start()

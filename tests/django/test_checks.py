@@ -22,7 +22,7 @@ from tests.test_extras import last_line_without
         ({"url": "embedded:data?durability=never"}, "'embedded:data?durability=never'"),
         ({"broker": "x"}, "OPTIONS must be"),
         ({"result_ttl": 0}, "result_ttl must be more than 0 seconds"),
-        ({"max_attempts": "many"}, "max_attempts must be"),
+        ({"attempts": "many"}, "attempts must be"),
         ({"session_ttr": -1}, "session_ttr must be"),
         ({"namespace": ""}, "namespace must be"),
     ],

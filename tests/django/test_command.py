@@ -114,7 +114,7 @@ def test_a_task_that_kills_its_workers_is_buried(
     jobs: ModuleType, tmp_path: Path, url: str, options: dict[str, Any]
 ) -> None:
     result = jobs.die.enqueue()
-    tasks = tasks_setting(options | {"url": url, "max_attempts": 2, "session_ttr": 1})
+    tasks = tasks_setting(options | {"url": url, "attempts": 2, "session_ttr": 1})
     project = Project(tmp_path / "project", tasks)
     for exit_status in (9, 9, 0):
         with project.worker("--threads", "1", "--until-empty") as process:

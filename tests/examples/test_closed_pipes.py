@@ -20,7 +20,7 @@ def find_a_page(db: Database) -> None:
 
 def bury_an_image(db: Database) -> None:
     images.open_stages(db)["check"].put(db, "missing.ppm")
-    Worker(db, "check", images.work, max_attempts=1).run(until_empty=True)
+    Worker(db, "check", images.work, attempts=1).run(until_empty=True)
 
 
 def load_mails(db: Database) -> None:

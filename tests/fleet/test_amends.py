@@ -94,7 +94,7 @@ def test_a_snooze_that_an_outage_stops_is_no_failure(db, space, monkeypatch):
             raise Snooze(0)
 
     queue.put(db, "x")
-    Worker(db, queue, handler, threads=1, max_attempts=1, root=space).run(until_empty=True)
+    Worker(db, queue, handler, threads=1, attempts=1, root=space).run(until_empty=True)
     assert (seen, away.is_over) == ([0, 0], True)
 
 
@@ -140,7 +140,7 @@ def test_a_handler_that_meets_its_old_transaction_is_told(db, queue, work, monke
             raise FDBError(TOO_OLD)
 
     id_ = queue.put(db, "x").id
-    assert work(handler, transactional=True, max_attempts=1) == [("buried", "x")]
+    assert work(handler, transactional=True, attempts=1) == [("buried", "x")]
     assert (len(tries), queue.failures(db, id_)[0].error) == (1, "EffectTooSlow")
 
 

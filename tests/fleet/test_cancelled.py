@@ -68,7 +68,7 @@ def test_a_lease_without_an_end_learns_of_a_cancel_too(db, space):
 
 @pytest.mark.parametrize("attempts", [1, 5])
 def test_a_handler_that_fails_after_a_cancel_ends_its_task(db, short, attempts):
-    told, tally = cancelled_while_running(db, short, Patient(fail), max_attempts=attempts)
+    told, tally = cancelled_while_running(db, short, Patient(fail), attempts=attempts)
     assert (told, tally) == (["cancelled"], Tally(cancelled=1))
     assert short.statistics(db)["tasks"]["buried"] == 0
 

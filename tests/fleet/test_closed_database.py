@@ -61,7 +61,7 @@ async def closing_awaited(task):
 def test_a_handler_may_close_the_database_that_it_was_given(db, queue, work, handler):
     """That does nothing: the handler and the worker go on with it."""
     queue.put_many(db, [1, 2, 3])
-    assert sorted(work(handler, max_attempts=1)) == [("succeeded", number) for number in (1, 2, 3)]
+    assert sorted(work(handler, attempts=1)) == [("succeeded", number) for number in (1, 2, 3)]
     assert not db.closed
 
 
@@ -85,7 +85,7 @@ def test_a_closed_database_of_a_handler_is_a_failure(db, queue, work):
     own.close()
     queue.put_many(db, ["poison", "good"])
     handler = lambda task: own.get(b"") if task.data == "poison" else None  # noqa: E731
-    told = work(handler, threads=1, max_attempts=2)
+    told = work(handler, threads=1, attempts=2)
     assert sorted(told) == [("buried", "poison"), ("retried", "poison"), ("succeeded", "good")]
     (buried,) = queue.tasks(db, "!", 2)
     assert {failure.error for failure in queue.failures(db, buried)} == {"DatabaseClosed"}

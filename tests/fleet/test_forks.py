@@ -30,7 +30,7 @@ def test_a_signal_for_a_forked_child_leaves_the_worker_alone(
     monkeypatch.syspath_prepend(str(HERE))
     tasks = [*DEEDS, "nothing", "nothing"]
     queue.put_many(db, tasks)
-    options = {"processes": 1, "threads": 1, "max_attempts": 1, "until_empty": True}
+    options = {"processes": 1, "threads": 1, "attempts": 1, "until_empty": True}
     options |= {"hooks": "tests.fleet.forking:hooks"}
     fleet = Fleet(url, "jobs", f"tests.fleet.forking:{handler}", root=space, **options)
     fleet.run()

@@ -245,7 +245,7 @@ def test_an_error_of_any_kind_is_a_failed_attempt(db, space, odd, kind):
         if task.data == "odd":
             raise ODD[odd]()
 
-    worker = Worker(db, queue, handler, threads=1, max_attempts=1, backoff=SOON, root=space)
+    worker = Worker(db, queue, handler, threads=1, attempts=1, backoff=SOON, root=space)
     worker.run(until_empty=True)
     assert queue.statistics(db)["tasks"]["buried"] == 1
     assert len(queue.failures(db, ids[0])) == 1
@@ -267,7 +267,7 @@ def test_a_failure_that_the_disk_refuses_releases_its_task(db, space, monkeypatc
 
     monkeypatch.setattr(Settling, "fail", refuse)
     queue.put(db, 1)
-    Worker(db, queue, failing(KeyError("k")), max_attempts=1, root=space).run(until_empty=True)
+    Worker(db, queue, failing(KeyError("k")), attempts=1, root=space).run(until_empty=True)
     assert queue.statistics(db)["tasks"]["buried"] == 1
 
 

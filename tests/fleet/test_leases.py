@@ -23,7 +23,7 @@ from fdbqueue.fleet.settling import Settling, Telling
 from tests.fleet.conftest import SOON, Beaten, working
 from tests.support import wait_until
 
-LATE = {"threads": 1, "timeout_s": 0.1, "max_attempts": 1}
+LATE = {"threads": 1, "timeout_s": 0.1, "attempts": 1}
 TTR_S = 4.0  # a heartbeat comes each third of it; the rest is for a busy machine
 
 
@@ -387,9 +387,7 @@ def test_a_task_that_outlasts_the_grace_is_released(db, queue, gate, told, how):
 @pytest.mark.parametrize("how", [{}, {"at_once": True}])
 def test_a_worker_with_busy_threads_stops_in_time(db, queue, gate, told, how):
     """The grace begins at the stop, not when a thread is idle again."""
-    worker = Worker(
-        db, queue, gate, threads=1, grace_s=0 if not how else 30, max_attempts=None, hooks=told.hooks
-    )
+    worker = Worker(db, queue, gate, threads=1, grace_s=0 if not how else 30, attempts=None, hooks=told.hooks)
     queue.put(db, "x")
     worker.start()
     assert gate.begun.wait(20)
@@ -478,7 +476,7 @@ def test_a_transactional_handler_decides_anew_at_each_try(db, queue, work, space
 def test_a_transactional_handler_that_is_too_slow_fails(db, queue, work, monkeypatch):
     monkeypatch.setattr("fdbqueue.core.limits.EFFECT_MAX_S", 0.05)
     id_ = queue.put(db, 1).id
-    assert work(lambda *_: time.sleep(0.1), transactional=True, max_attempts=1) == [("buried", 1)]
+    assert work(lambda *_: time.sleep(0.1), transactional=True, attempts=1) == [("buried", 1)]
     [failure] = queue.failures(db, id_)
     assert failure.error == EffectTooSlow.__name__
     assert "commits none after 5 s" in failure.message
@@ -490,7 +488,7 @@ def test_a_transactional_handler_that_writes_too_much_fails(db, queue, work, spa
             tr[space["n"][n].key()] = bytes(92_000)
 
     id_ = queue.put(db, 1).id
-    assert work(handler, transactional=True, max_attempts=1) == [("buried", 1)]
+    assert work(handler, transactional=True, attempts=1) == [("buried", 1)]
     [failure] = queue.failures(db, id_)
     assert failure.error == EffectTooLarge.__name__
     assert "above 10,000,000" in failure.message
@@ -511,7 +509,7 @@ def test_a_transactional_handler_may_raise_done_with_an_effect(db, queue, work, 
     [
         {"threads": 0},
         {"threads": 1.5},
-        {"max_attempts": 0},
+        {"attempts": 0},
         {"timeout_s": -1},
         {"grace_s": "long"},
         {"queues": []},

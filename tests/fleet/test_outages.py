@@ -27,7 +27,7 @@ class Scene:
         self.simulation = Simulation(seed, faults=Faults())
         self.kind = kind
         self.ttr_s = ttr_s
-        self.options = {"threads": 1, "max_attempts": 1, "session_ttr_s": ttr_s, **options}
+        self.options = {"threads": 1, "attempts": 1, "session_ttr_s": ttr_s, **options}
         self.told = []
         self.simulation.client(self.first, "first")
         self.simulation.client(self.second, "second")
@@ -173,7 +173,7 @@ def test_an_attempt_that_overruns_after_an_outage_fails(monkeypatch):
 
     monkeypatch.setattr(Worker, "_overran", overran_at_once)
     for seed in range(5):
-        scene = Scene(seed=seed, ttr_s=9, max_attempts=2, timeout_s=9, backoff=Backoff(first_s=600))
+        scene = Scene(seed=seed, ttr_s=9, attempts=2, timeout_s=9, backoff=Backoff(first_s=600))
         scene.simulation.outage(5.9, 1.5)  # within this time the lease is renewed
         scene.run()
         assert (scene.told, scene.left) == ([1], [("~", 1)])

@@ -61,7 +61,7 @@ def test_a_kicked_task_has_all_its_attempts_again(db, queue, work):
 
     queue.put(db, "x")
     for _ in range(2):
-        assert work(handler, max_attempts=2) == [("retried", "x"), ("buried", "x")]
+        assert work(handler, attempts=2) == [("retried", "x"), ("buried", "x")]
         queue.kick(db)
 
 
@@ -90,7 +90,7 @@ def test_a_base_exception_is_a_failed_attempt_too(db, queue, work, error):
         raise error
 
     queue.put_many(db, [1, 2])
-    assert work(handler, threads=1, max_attempts=1) == [("buried", 1), ("buried", 2)]
+    assert work(handler, threads=1, attempts=1) == [("buried", 1), ("buried", 2)]
 
 
 @pytest.mark.parametrize("verdict", [Bury, lambda reason: Retry(0, reason)])
@@ -101,7 +101,7 @@ def test_the_reason_of_a_verdict_may_be_any_object(db, queue, work, verdict):
         raise verdict(KeyError("k"))
 
     id_ = queue.put(db, "x").id
-    work(handler, max_attempts=1)
+    work(handler, attempts=1)
     assert [failure.message for failure in queue.failures(db, id_)] == ["'k'"]
 
 
@@ -114,7 +114,7 @@ def test_an_error_without_a_text_is_a_failed_attempt(db, queue, work):
         raise Mute
 
     id_ = queue.put(db, "x").id
-    assert work(handler, threads=1, max_attempts=1) == [("buried", "x")]
+    assert work(handler, threads=1, attempts=1) == [("buried", "x")]
     assert queue.failures(db, id_)[0].message == "a Mute without a text (ValueError)"
 
 
@@ -223,7 +223,7 @@ def test_a_task_that_lost_too_many_leases_is_not_begun(db, queue, work, space):
         session = Session(db, root=space)
         assert queue.take(db, 5, session=session)
         end_session(db, session._keys, session.id, lambda *_: True, died=True)
-    assert work(lambda _: pytest.fail("begun"), max_attempts=3) == [("buried", "poison")]
+    assert work(lambda _: pytest.fail("begun"), attempts=3) == [("buried", "poison")]
     assert [f.outcome for f in queue.failures(db, id_)] == ["lease_lost", "lease_lost", "exhausted"]
 
 
@@ -240,7 +240,7 @@ def test_a_failure_excused_during_an_attempt_does_not_bury(db, queue, work, spac
             queue.excuse(db, late)
             raise ValueError
 
-    assert work(handler, max_attempts=2) == [("retried", "x"), ("succeeded", "x")]
+    assert work(handler, attempts=2) == [("retried", "x"), ("succeeded", "x")]
 
 
 def test_a_worker_begins_one_suspect_at_a_time(db, queue, space):

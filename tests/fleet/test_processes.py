@@ -86,7 +86,7 @@ def test_a_task_that_kills_its_process_is_buried_alone(fleet_of, db, queue, effe
     """
     poison = queue.put(db, ["die"]).id
     queue.put_many(db, [["nothing"]] * 40)
-    fleet = fleet_of(OBEY, processes=2, threads=4, max_attempts=3, **DYING)
+    fleet = fleet_of(OBEY, processes=2, threads=4, attempts=3, **DYING)
     fleet.run()
     assert 1 <= fleet.status().restarts <= 3
     assert [task.id for task in queue.tasks(db, "!", 10)] == [poison]
@@ -124,7 +124,7 @@ def test_an_attempt_of_a_stopped_process_fails(fleet_of, db, queue, effects):
             for process in status.processes:
                 os.kill(process.process_id, signal.SIGCONT)
 
-    fleet = fleet_of(OBEY, processes=2, threads=1, max_attempts=1, **DYING)
+    fleet = fleet_of(OBEY, processes=2, threads=1, attempts=1, **DYING)
     fleet.run(go_on_when_buried)
     assert id_ not in effects()
     assert (queue.peek(db, id_).state.value, queue.peek(db, id_).failures) == ("!", 1)
@@ -241,7 +241,7 @@ def test_a_process_that_dies_is_replaced(fleet_of, db, queue, effects):
     """A process that ends with status 0 without a stop is replaced, too."""
     queue.put(db, ["exit"])
     queue.put(db, ["nothing"])
-    fleet = fleet_of(OBEY, processes=1, threads=1, max_attempts=1, **DYING)
+    fleet = fleet_of(OBEY, processes=1, threads=1, attempts=1, **DYING)
     fleet.run()
     assert fleet.status().restarts == 1
     assert (len(effects()), queue.statistics(db)["tasks"]["buried"]) == (1, 1)
@@ -251,7 +251,7 @@ def test_the_counts_of_a_run_are_exact_though_processes_die(fleet_of, db, queue)
     """The reports of a dead process are lost; the row of the run has its counts."""
     queue.put_many(db, [["bury"], ["die first"], ["raise"], *[["nothing"]] * 5], ttr=10)
     # The handler ends its process at its first attempt. With a short lease, that attempt may end in a stall.
-    fleet = fleet_of(OBEY, processes=1, threads=1, max_attempts=2, **DYING | {"session_ttr_s": 5})
+    fleet = fleet_of(OBEY, processes=1, threads=1, attempts=2, **DYING | {"session_ttr_s": 5})
     fleet.run()
     assert fleet.status().restarts == 1
     assert fleet.status().tally == Tally(done=6, failed=1, buried=2, lost=1)
@@ -285,7 +285,7 @@ def run_keys(db, fleet):
 def test_a_process_that_dies_is_logged_with_its_task(fleet_of, db, queue, caplog):
     """The log names the task even if it has just begun, and no report has it."""
     id_ = queue.put(db, ["exit 9"]).id
-    fleet_of(OBEY, processes=1, threads=1, max_attempts=1, **DYING).run()
+    fleet_of(OBEY, processes=1, threads=1, attempts=1, **DYING).run()
     [line] = [record.getMessage() for record in caplog.records if "ended" in record.getMessage()]
     assert re.fullmatch(
         rf"process \d+ ended with status 9 while at task {id_} of jobs; another starts in .* s", line
@@ -295,7 +295,7 @@ def test_a_process_that_dies_is_logged_with_its_task(fleet_of, db, queue, caplog
 @pytest.mark.commits_by_hand
 def test_the_processes_log_with_the_time(fleet_of, db, queue, capfd):
     queue.put(db, ["raise"])
-    fleet_of(OBEY, processes=1, max_attempts=2, **FAST).run()
+    fleet_of(OBEY, processes=1, attempts=2, **FAST).run()
     retried, buried = capfd.readouterr().err.splitlines()
     assert re.match(
         r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} WARNING \[\d+\] task \w+ of jobs: retried", retried
@@ -305,7 +305,7 @@ def test_the_processes_log_with_the_time(fleet_of, db, queue, capfd):
 
 def test_a_level_silences_the_lines_below_it(fleet_of, db, queue, capfd):
     queue.put(db, ["raise"])
-    fleet_of(OBEY, processes=1, max_attempts=2, log_level="error", **FAST).run()
+    fleet_of(OBEY, processes=1, attempts=2, log_level="error", **FAST).run()
     assert [line.split()[2] for line in capfd.readouterr().err.splitlines()] == ["ERROR"]
 
 
@@ -334,7 +334,7 @@ def test_a_process_is_recycled_after_its_number_of_tasks(fleet_of, db, queue, ef
 @pytest.mark.in_turn(4)
 def test_tasks_that_fail_count_for_the_number_of_a_process(fleet_of, db, queue):
     queue.put_many(db, [["raise", 0.02]] * 150)
-    fleet = fleet_of(OBEY, processes=1, threads=2, recycle_tasks=50, max_attempts=2, **FAST)
+    fleet = fleet_of(OBEY, processes=1, threads=2, recycle_tasks=50, attempts=2, **FAST)
     fleet.run()
     assert queue.statistics(db)["tasks"]["buried"] == 150
     assert fleet.status().recycled >= 1
@@ -359,7 +359,7 @@ def test_a_handler_that_hangs_costs_its_process_at_most(fleet_of, db, queue, eff
     """The attempt fails after the timeout; the process finishes its other tasks, and is replaced."""
     hanging = queue.put(db, ["sleep", 3600]).id
     queue.put_many(db, [["nothing"]] * 20)
-    fleet = fleet_of(OBEY, processes=1, threads=2, timeout_s=0.5, max_attempts=2, **FAST)
+    fleet = fleet_of(OBEY, processes=1, threads=2, timeout_s=0.5, attempts=2, **FAST)
     fleet.run()
     assert [failure.error for failure in queue.failures(db, hanging)] == ["Timeout", "Timeout"]
     assert len(effects()) == 20
@@ -389,7 +389,7 @@ def test_a_factory_makes_the_handler_of_its_argument(fleet_of, db, queue, space)
 def test_hooks_are_named_like_handlers(fleet_of, db, queue, capfd):
     queue.put(db, ["raise"])
     hooks = "tests.fleet.handlers:hooks"
-    fleet_of(OBEY, processes=1, max_attempts=2, hooks=hooks, **FAST).run()
+    fleet_of(OBEY, processes=1, attempts=2, hooks=hooks, **FAST).run()
     assert "hooked retried ['raise']" in capfd.readouterr().err
 
 

@@ -69,7 +69,7 @@ def test_a_value_that_cannot_be_stored_fails_the_attempt(
     db: Database, queue: TaskQueue, work: Work, in_transaction: bool
 ) -> None:
     task = queue.put(db, 1, result_ttl=60)
-    told = work(lambda *_: object(), transactional=in_transaction, max_attempts=2)
+    told = work(lambda *_: object(), transactional=in_transaction, attempts=2)
     assert told == [("retried", 1), ("buried", 1)]
     with pytest.raises(TaskFailed, match="carry object at result"):
         queue.result(db, task)
@@ -80,7 +80,7 @@ def test_a_waiting_call_is_told_of_the_last_error(db: Database, space: Any, queu
         raise KeyError("no such customer")
 
     task = queue.put(db, 1, result_ttl=60)
-    worker = Worker(db, queue, fail, max_attempts=1, backoff=SOON, root=space)
+    worker = Worker(db, queue, fail, attempts=1, backoff=SOON, root=space)
     worker.start()
     with pytest.raises(TaskFailed, match="KeyError: 'no such customer'"):
         queue.result(db, task, 60)

@@ -41,7 +41,7 @@ def test_a_snooze_is_no_failure_in_queues_of_every_kind(db, space, kind):
             raise Snooze(0.01, "the limit is reached")
 
     q.put(db, "x")
-    worker = Worker(db, q, handler, max_attempts=1, root=space)
+    worker = Worker(db, q, handler, attempts=1, root=space)
     worker.run(until_empty=True)
     assert failures == [0] * 4
     assert worker.status().tally == Tally(done=1, snoozed=3)

@@ -59,7 +59,7 @@ def test_each_record_of_a_worker_about_a_task_names_it(db, space, queue, records
     def handler(_):
         raise ValueError("odd")
 
-    Worker(db, queue, handler, threads=1, backoff=SOON, max_attempts=2, root=space).run(until_empty=True)
+    Worker(db, queue, handler, threads=1, backoff=SOON, attempts=2, root=space).run(until_empty=True)
     about = [one for one in records.seen if task.id in one.getMessage()]
     assert {(one.queue, one.task_id, one.attempt) for one in about} == {
         ("jobs", task.id, 1),
@@ -138,7 +138,7 @@ def test_a_text_of_megabytes_is_cut(db, space, queue, records):
     def handler(_):
         raise ValueError("x" * 5_000_000)
 
-    Worker(db, queue, handler, threads=1, backoff=SOON, max_attempts=2, root=space).run(until_empty=True)
+    Worker(db, queue, handler, threads=1, backoff=SOON, attempts=2, root=space).run(until_empty=True)
     texts = [one.getMessage() for one in records.seen if "ValueError" in one.getMessage()]
     assert len(texts) == 2
     assert max(map(len, texts)) <= MESSAGE_LENGTH_MAX

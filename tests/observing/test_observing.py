@@ -332,7 +332,7 @@ def test_attempts_are_told_with_their_outcomes(db, space, queue, notes):
         if task.data == "bad":
             raise ValueError("odd")
 
-    Worker(db, queue, handler, threads=2, backoff=SOON, max_attempts=2, root=space).run(until_empty=True)
+    Worker(db, queue, handler, threads=2, backoff=SOON, attempts=2, root=space).run(until_empty=True)
     told = sorted((attempt.task.data, attempt.task.attempts, attempt.outcome) for attempt in notes.attempts)
     assert told == [("bad", 1, "retried"), ("bad", 2, "buried"), ("good", 1, "succeeded")]
     waits = {(attempt.task.data, attempt.task.attempts): attempt.wait_s for attempt in notes.attempts}
@@ -353,7 +353,7 @@ def test_an_attempt_that_overruns_is_told_at_its_timeout(db, space, queue, notes
         lambda _: go_on.wait(60),
         threads=1,
         timeout_s=0.05,
-        max_attempts=1,
+        attempts=1,
         hooks=hooks,
         root=space,
     )

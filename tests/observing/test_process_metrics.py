@@ -80,7 +80,7 @@ def test_attempts_have_a_wait_and_a_run_time(db, space, queue, registry):
         if task.data == "bad":
             raise ValueError
 
-    Worker(db, queue, handler, threads=1, backoff=SOON, max_attempts=2, root=space).run(until_empty=True)
+    Worker(db, queue, handler, threads=1, backoff=SOON, attempts=2, root=space).run(until_empty=True)
     runs = {
         outcome: number(registry, "task_run_seconds_count", queue="jobs", outcome=outcome)
         for outcome in ("succeeded", "retried", "buried")

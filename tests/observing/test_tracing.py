@@ -197,7 +197,7 @@ def test_failed_attempts_have_the_status_of_their_error(db, space, queue, spans)
         if task.attempts == 1:
             raise Snooze(0, "too early")
 
-    Worker(db, queue, handler, threads=1, backoff=SOON, max_attempts=2, root=space).run(until_empty=True)
+    Worker(db, queue, handler, threads=1, backoff=SOON, attempts=2, root=space).run(until_empty=True)
     seen = {
         (told(span)["fdbqueue.outcome"], span.attributes.get("error.type"), span.status.status_code)
         for span in spans.named("process jobs")
@@ -218,7 +218,7 @@ def test_failed_attempts_have_the_status_of_their_error(db, space, queue, spans)
 def test_the_span_of_a_hanging_handler_ends_at_its_timeout(db, space, queue, spans):
     ended, go_on = threading.Event(), threading.Event()
     queue.put(db, "a")
-    options = {"threads": 1, "timeout_s": 0.05, "max_attempts": 1, "root": space}
+    options = {"threads": 1, "timeout_s": 0.05, "attempts": 1, "root": space}
     worker = Worker(db, queue, lambda _: go_on.wait(60), hooks=Hooks(buried=lambda _: ended.set()), **options)
     worker.start()
     assert ended.wait(60)

@@ -88,7 +88,7 @@ def test_without_raises_a_task_is_buried_as_in_a_worker(
 ) -> None:
     mails.put(fdbqueue_db, "ann")
 
-    tally = fdbqueue_worker(mails, lambda _: 1 / 0, raises=False, max_attempts=3)
+    tally = fdbqueue_worker(mails, lambda _: 1 / 0, raises=False, attempts=3)
 
     assert (tally.failed, tally.buried) == (2, 1)
     assert_buried(mails, 1, where=lambda task: task.data == "ann")

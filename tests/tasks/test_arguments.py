@@ -65,7 +65,7 @@ COUNTS: dict[str, Call] = {
     "key_concurrency": lambda b, n: fdbqueue.TaskQueue.create(b.db, "new", "utube", key_concurrency=n),
     "weights": lambda b, n: fdbqueue.TaskQueue.create(b.db, "new", "fair", weights={"a": n}),
     "Worker threads": lambda b, n: fdbqueue.Worker(b.db, b.queue, print, threads=n),
-    "Worker max_attempts": lambda b, n: fdbqueue.Worker(b.db, b.queue, print, max_attempts=n),
+    "Worker attempts": lambda b, n: fdbqueue.Worker(b.db, b.queue, print, attempts=n),
     "Worker weight": lambda b, n: fdbqueue.Worker(b.db, {"bench": n}, print),
     "Fleet processes": lambda _, n: fdbqueue.Fleet("memory:", "bench", "a:b", processes=n),
     "Fleet threads": lambda _, n: fdbqueue.Fleet("memory:", "bench", "a:b", threads=n),

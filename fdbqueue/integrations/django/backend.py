@@ -308,7 +308,7 @@ class Options:
     """The queue `mails` is the task queue `NAMESPACE.mails`."""
     result_ttl: float = 86_400
     """Time for which the result of a task that has succeeded is kept, in seconds."""
-    max_attempts: int = 5
+    attempts: int = 5
     """Number of attempts that a task may fail before it is buried: its worker died, or it raised Retry."""
     session_ttr: float = limits.SESSION_TTR_S
     """Time from the death of a worker until its tasks are ready again, in seconds."""
@@ -322,7 +322,7 @@ class Options:
         options = cls(**given)
         checked_text("namespace", options.namespace, NAMESPACE_BYTES_MAX)
         checked_span("result_ttl", options.result_ttl)
-        checked_count("max_attempts", options.max_attempts)
+        checked_count("attempts", options.attempts)
         checked_span("session_ttr", options.session_ttr)
         if options.url is None or isinstance(options.url, str):
             require_known(checked_url(options.url, shared_directory=False))

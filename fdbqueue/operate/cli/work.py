@@ -278,7 +278,7 @@ class WithCommand(click.Command):
 )
 @click.option("--until-empty", is_flag=True, help="end when only buried tasks are left")
 @click.option("--transactional", is_flag=True, help="call function(tr, task) in the transaction of the ack")
-@click.option("--max-attempts", type=COUNT, default=5, metavar="N", help="failures before burial [5]")
+@click.option("--attempts", type=COUNT, default=5, metavar="N", help="failures before burial [5]")
 @click.option(
     "--timeout", "timeout_s", type=TIMEOUT, metavar="S", help="an attempt fails after S seconds [never]"
 )

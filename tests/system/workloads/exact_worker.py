@@ -41,7 +41,7 @@ class Plan:
     """The options of the worker in one run."""
 
     threads: int
-    max_attempts: int | None
+    attempts: int | None
     first_s: float
     growth: float
     cap_s: float
@@ -140,7 +140,7 @@ class World:
     ) -> None:
         """The attempt fails, `after_s` from now. `delay_s`: the delay of the handler's choice."""
         life.failures += 1
-        most = self.plan.max_attempts
+        most = self.plan.attempts
         if for_good or (most is not None and life.failures >= most):
             life.history.append((error, message, "buried"))
             self.over(life, "buried", state="!")
@@ -243,7 +243,7 @@ def work(world: World, handler: Callable[..., object]) -> None:
         handler,
         hooks=Hooks(**dict.fromkeys(names, world.told)),
         threads=plan.threads,
-        max_attempts=plan.max_attempts,
+        attempts=plan.attempts,
         backoff=Backoff(plan.first_s, plan.growth, plan.cap_s),
         timeout_s=plan.timeout_s,
         overtake=0,
@@ -355,7 +355,7 @@ class Handler:
 
     def _give_back_by_a_verb(self, task: HeldTask, life: Life) -> None:
         delay_s, world = self._random.choice(DELAYS_S), self._world
-        db, q, most = world.client.db, world.q, world.plan.max_attempts
+        db, q, most = world.client.db, world.q, world.plan.attempts
         if self._random.random() < 0.5 and (most is None or life.failures + 1 < most):
             life.failures += 1
             life.history.append(("Odd", "by a verb", "retried"))

@@ -71,7 +71,7 @@ def hooked(simulation: Simulation, size: Size) -> Sequence[Checker]:
                 hooks=hooks(client, log),
                 transactional=True,
                 threads=2,
-                max_attempts=4,
+                attempts=4,
                 backoff=Backoff(first_s=0.2, cap_s=1.0),
                 timeout_s=timeout_s,
                 grace_s=5.0,
@@ -120,7 +120,7 @@ def finish(client: Client, q: TaskQueue, handler: Callable[..., object], hooks: 
         handler,
         hooks=hooks,
         transactional=True,
-        max_attempts=None,
+        attempts=None,
         session_ttr_s=SESSION_TTR_S,
         overtake=0,
     )

@@ -86,9 +86,7 @@ def note_points(simulation: Simulation, at_s: float) -> None:
 
 def hired(client: Client, handler: partial[None]) -> Worker:
     """Return a worker that buries a task after one failure, so that a wrongly counted one shows."""
-    return Worker(
-        client.db, NAME, handler, threads=THREADS, max_attempts=1, grace_s=GRACE_S, session_ttr_s=TTR_S
-    )
+    return Worker(client.db, NAME, handler, threads=THREADS, attempts=1, grace_s=GRACE_S, session_ttr_s=TTR_S)
 
 
 # Checkers.

@@ -138,6 +138,6 @@ def worker_of(backend: FdbQueueBackend, queue_names: Sequence[str], threads: int
         Attempts(backend, queues),
         threads=threads,
         grace_s=grace_s,
-        max_attempts=backend.settings.max_attempts,
+        attempts=backend.settings.attempts,
         session_ttr_s=backend.settings.session_ttr,
     )
