@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     from fdbqueue.tasks.firing import ScheduleStatus
     from fdbqueue.tasks.groups import Group, GroupProgress, Members, group, list_groups
     from fdbqueue.tasks.limits.limit import Limit
-    from fdbqueue.tasks.limits.state import LimitKey
+    from fdbqueue.tasks.limits.shown import LimitKey
     from fdbqueue.tasks.looking import KeyStatistics, list_queues, statistics
     from fdbqueue.tasks.options import register_kind
     from fdbqueue.tasks.queue import TaskConsumer, TaskProducer, TaskQueue
@@ -224,7 +224,7 @@ _HOMES = {
     "tasks.groups": "Group GroupProgress Members group list_groups",
     "tasks.looking": "KeyStatistics list_queues statistics",
     "tasks.options": "register_kind",
-    "tasks.limits.state": "LimitKey",
+    "tasks.limits.shown": "LimitKey",
     "tasks.limits.limit": "Limit",
     "tasks.queue": "TaskConsumer TaskProducer TaskQueue",
     "tasks.schedules": "Schedule fire_due list_schedules",

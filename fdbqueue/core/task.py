@@ -188,11 +188,11 @@ class ReachedLimit:
 
     name: str
     slots: int | None
-    """None for a limit of starts."""
+    """None if its slots hold no task back."""
     used: int
     """Number of slots that tasks hold."""
     next: float | None
-    """The time of the next token of a limit of starts."""
+    """The time of its next token; None if its rate holds no task back."""
     holders: tuple[LimitHolder, ...]
     """Tasks that hold slots, at most limits.LIMIT_HOLDERS_SHOWN, in any queue; only those of the key, if the
     limit counts each key apart.
@@ -202,6 +202,8 @@ class ReachedLimit:
     key: Any = None
     error: str | None = None
     """The reason why the limit cannot be read. It limits nothing, but tasks of the key have waited for it."""
+    has_both: bool = False
+    """True for a limit of slots and a rate."""
 
 
 class Why(StrEnum):

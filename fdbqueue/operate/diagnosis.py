@@ -31,7 +31,8 @@ from fdbqueue.operate.overview import Overview
 from fdbqueue.operate.verify.values import command
 from fdbqueue.tasks.firing import ScheduleStatus
 from fdbqueue.tasks.limits.rule import LimitKeys, shown_key
-from fdbqueue.tasks.limits.state import KeyState, ask_by_snapshot, ask_holders, ask_key_holders
+from fdbqueue.tasks.limits.shown import ask_holders, ask_key_holders, key_states
+from fdbqueue.tasks.limits.state import ask_by_snapshot
 from fdbqueue.tasks.schedules import page
 
 QUEUES = "queues"
@@ -170,7 +171,7 @@ def see_holders(database: Database, keys: RootKeys, figures: Figures) -> dict[st
     now, seen = database.runtime.now(), dict[str, list[SeenHolders]]()
     for limit in figures.limits:
         see = _key_holders if limit.per_key else _holders
-        if limit.slots is not None and (limit.used if limit.per_key else limit.free == 0):
+        if limit.slots is not None and (limit.used if limit.per_key else limit.used >= limit.slots):
             seen[limit.name] = run(database, partial(see, keys=keys, name=limit.name, now=now))
     return seen
 
@@ -186,14 +187,12 @@ def _key_holders(tr: Transaction, keys: RootKeys, name: str, now: float) -> list
     """
     of_limit, most = LimitKeys(keys.prefix, name), limits.DIAGNOSED_LIMIT_KEYS_MAX
     of_no_key, keyless = ask_by_snapshot(tr.snapshot, of_limit), ask_holders(tr.snapshot, of_limit)
-    rows = tr.snapshot.get_range(of_limit.counts.start, of_limit.counts.stop, limit=most).to_list()
-    rule, now_us = of_no_key().rule, round(now * 1_000_000)
-    states = [KeyState(of_limit, of_limit.parts_of(row.key)[1], rule, row.value) for row in rows]
-    full = [state.key for state in states if state.free(now_us) == 0]
+    states = key_states(tr.snapshot, of_limit, of_no_key().rule, most)
+    full = [state.key for state in states if state.is_apart and state.is_full]
     first = full[: limits.DIAGNOSED_FULL_KEYS_MAX]
     asked = [(key, ask_key_holders(tr.snapshot, of_limit, key)) for key in first]
     told = f"the limit {name}, of tasks that name it without a key,"
-    found = [_seen(tr, keys, told, keyless(), now)] if of_no_key().free(now_us) == 0 else []
+    found = [_seen(tr, keys, told, keyless(), now)] if of_no_key().is_full else []
     return found + [
         _seen(tr, keys, f"the key {shown_key(key)!r} of the limit {name}", reply(), now)
         for key, reply in asked

@@ -32,8 +32,9 @@ from fdbqueue.tasks.firing import ScheduleState as ScheduleState
 from fdbqueue.tasks.firing import record_of, state_of
 from fdbqueue.tasks.group_settling import counts_of, readable_row
 from fdbqueue.tasks.groups import GroupProgress, progress_of
-from fdbqueue.tasks.limits.rule import LimitKeys
-from fdbqueue.tasks.limits.state import State, ask_by_snapshot, used_of
+from fdbqueue.tasks.limits.rule import LimitKeys, free_of_unused
+from fdbqueue.tasks.limits.shown import used_of
+from fdbqueue.tasks.limits.state import State, ask_by_snapshot
 from fdbqueue.tasks.options import is_kind
 from fdbqueue.tasks.schedules import Row, ask_rows
 from fdbqueue.tasks.shape import Shape, shape_of
@@ -144,6 +145,8 @@ class LimitFigures:
     """
     error: str | None = None
     """The reason why the limit cannot be read."""
+    tokens: int | None = None
+    """Those that a limit of starts has now; None with `per_key`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,18 +259,18 @@ def _limit(state: State, total: bytes | None, now_us: int) -> LimitFigures:
     if rule is None:
         return LimitFigures(state.keys.name, None, error=str(state.error))
     if rule.per_key:  # the figures are those of a key that no task uses, and do not name keys
-        free, next_us = rule.slots or rule.burst, None
-    if rule.is_of_slots:
-        used = used_of(state, total)
-        return LimitFigures(state.keys.name, free, slots=rule.slots, used=used, per_key=rule.per_key)
+        free, next_us = free_of_unused(rule), None
     return LimitFigures(
         state.keys.name,
         free,
-        rate=rule.rate,
-        per_s=rule.per_us / _SECOND_US,
-        burst=rule.burst,
+        slots=rule.slots if rule.has_slots else None,
+        used=used_of(state, total),
+        rate=rule.rate if rule.has_starts else None,
+        per_s=rule.per_us / _SECOND_US if rule.has_starts else None,
+        burst=rule.burst if rule.has_starts else None,
         per_key=rule.per_key,
         next=None if next_us is None else next_us / _SECOND_US,
+        tokens=None if rule.per_key else state.free_tokens(now_us),
     )
 
 

@@ -63,18 +63,23 @@ def _limit_reached(limit: ReachedLimit, now_us: int) -> Reason:
         anew = f"fdbqueue limit set {shlex.quote(limit.name)} sets it anew."
         return Reason(Why.LIMIT_REACHED, text, anew)
     of_key = f" for the key {visible(repr(limit.key))}" if limit.per_key else ""
+    wait = "" if limit.next is None else f" in {span(limit.next - now_us / 1_000_000)}"
+    comes = f"Its next token comes{wait}."
     if limit.slots is None:
-        wait = "" if limit.next is None else f" in {span(limit.next - now_us / 1_000_000)}"
         text = f"The limit {name!r} has no token{of_key}: as many tasks have started as it allows."
-        return Reason(Why.LIMIT_REACHED, text, f"Its next token comes{wait}.", limit.next)
+        return Reason(Why.LIMIT_REACHED, text, comes, limit.next)
     told = limit.holders[:_HOLDERS_TOLD]
     held = ", ".join(f"{one.task} of {visible(one.queue)!r}" for one in told)
     more = limit.used - len(told)
     also = f" and {more:,} more" if told and more > 0 else ""
     text = f"The limit {name!r} has no free slot{of_key}: {limit.used:,} of {limit.slots:,} are held"
     more_slots = f"fdbqueue limit set {shlex.quote(limit.name)} --slots N{' --per-key' * limit.per_key}"
-    cure = f"One of these tasks ends. More slots: {more_slots}"
-    return Reason(Why.LIMIT_REACHED, f"{text}{f', by {held}{also}' if held else ''}.", cure)
+    text += f"{f', by {held}{also}' if held else ''}."
+    if limit.next is not None:
+        text += f" It has no token{of_key}, too."
+        return Reason(Why.LIMIT_REACHED, text, f"One of these tasks ends. {comes}", limit.next)
+    cure = "" if limit.has_both else f" More slots: {more_slots}"  # it would be without its rate
+    return Reason(Why.LIMIT_REACHED, text, f"One of these tasks ends.{cure}")
 
 
 class SlotRows(FeatureRows):

@@ -116,7 +116,7 @@ def test_work_that_waits_for_a_token_says_so(program: Within) -> None:
 
 
 def test_wrong_limits_are_refused(program: Within) -> None:
-    for wrong in ("", "--slots 1 --rate 1", "--rate 1", "--slots 2 --rate 1 --per 1", "--slots 10001"):
+    for wrong in ("", "--slots 1 --rate 1", "--rate 1", "--slots 2 --per 1", "--slots 10001"):
         program.mistake("limit", "set", "api", *wrong.split())
     program.run("create", "plain", "--kind", "queue")
     assert program.run("limit", "show", "api")[0] == 2

@@ -303,7 +303,6 @@ def test_an_explanation_tells_when_the_next_token_comes(rate: MakeBench) -> None
         {},
         {"slots": 0},
         {"slots": limits.SLOTS_MAX + 1},
-        {"slots": 1, "rate": 1, "per": 1},
         {"slots": 1, "per": 1},
         {"slots": 1, "burst": 1},
         {"rate": 1},

@@ -273,7 +273,7 @@ _LIMITS: Sequence[_Numbers[LimitFigures]] = (
     _Numbers(
         "limit_tokens",
         "Tokens that a limit has now.",
-        lambda limit: None if limit.rate is None or limit.per_key else limit.free,
+        lambda limit: limit.tokens,
     ),
     _Numbers(
         "limit_reached",

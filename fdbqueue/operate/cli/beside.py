@@ -42,7 +42,7 @@ from fdbqueue.operate.cli.wording import line_of
 from fdbqueue.tasks.firing import MISSED, ScheduleStatus
 from fdbqueue.tasks.groups import Group, GroupProgress, list_groups
 from fdbqueue.tasks.limits.limit import Limit
-from fdbqueue.tasks.limits.state import LimitKey
+from fdbqueue.tasks.limits.shown import LimitKey
 from fdbqueue.tasks.options import PutOptions
 from fdbqueue.tasks.schedules import IF_EXISTS, Schedule, fire_due, list_schedules
 
@@ -66,14 +66,14 @@ def limit() -> None:
 )
 @click.option("--per-key", is_flag=True, help="for each key that tasks name")
 def set_limit(here: Here, name: str, **numbers: Any) -> None:
-    """Create the limit NAME, or change it: --slots N, or --rate N --per S.
+    """Create the limit NAME, or change it: --slots N, or --rate N --per S, or both.
 
     With --per-key, each key that tasks name has these numbers for itself. Tasks that run go on. With fewer
-    slots than tasks that run, no task starts until fewer run. A limit of slots cannot become one of a rate,
-    nor the reverse.
+    slots than tasks that run, no task starts until fewer run. A limit cannot get slots, nor be without them,
+    later; a rate beside slots may come and go.
     """
-    if (numbers["slots"] is None) == (numbers["rate"] is None):
-        raise click.UsageError("give --slots N, or --rate N with --per S")
+    if numbers["slots"] is None and numbers["rate"] is None:
+        raise click.UsageError("give --slots N, or --rate N with --per S, or both")
 
     def change(database: Database) -> Limit:
         return Limit.set(database, name, **numbers, root=here.root)
@@ -149,18 +149,18 @@ def _limit_row(found: Limit | LimitKey) -> Row:
 
 
 def _told(found: Limit) -> str:
-    of_key = " for each key" if found.per_key else ""
-    if found.slots is not None:
-        return f"{counted(found.slots, 'task')} at a time{of_key}"
-    return f"{counted(found.rate or 0, 'start')} in {found.per:g} s, at most {found.burst} at once{of_key}"
+    parts = [f"{counted(found.slots, 'task')} at a time"] if found.slots is not None else []
+    if found.rate is not None:
+        parts.append(f"{counted(found.rate, 'start')} in {found.per:g} s, at most {found.burst} at once")
+    return "; ".join(parts) + (" for each key" if found.per_key else "")
 
 
 def allowed(row: Mapping[str, Any], per_s: float | None) -> str:
     """Return the cell for the tasks of a limit: at a time, or a rate."""
-    of_key = " for each key" if row["per_key"] else ""
-    if row["slots"] is not None:
-        return f"{row['slots']} at a time{of_key}"
-    return f"{row['rate']} in {per_s:g} s, burst {row['burst']}{of_key}"
+    parts = [f"{row['slots']} at a time"] if row["slots"] is not None else []
+    if row["rate"] is not None:
+        parts.append(f"{row['rate']} in {per_s:g} s, burst {row['burst']}")
+    return "; ".join(parts) + (" for each key" if row["per_key"] else "")
 
 
 def _if_read(name: str) -> Cell:

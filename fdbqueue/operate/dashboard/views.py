@@ -369,12 +369,16 @@ def _limit_row(limit: LimitFigures, found: Finding | None) -> LimitRow:
 def _bound_of(limit: LimitFigures) -> tuple[str, str]:
     """The slots or the rate of a limit, and what of it is used."""
     of_key = " for each key" if limit.per_key else ""
+    bounds, used = list[str](), list[str]()
     if limit.slots is not None:
-        return f"{counted(limit.slots, 'slot')}{of_key}", f"{number(limit.used)} in use"
-    if limit.rate is None:
-        return "", ""
-    bound = f"{counted(limit.rate, 'start')} in {span(limit.per_s)}, burst {number(limit.burst)}{of_key}"
-    return bound, "" if limit.per_key else f"{number(limit.free)} tokens"
+        bounds.append(f"{counted(limit.slots, 'slot')}{of_key}")
+        used.append(f"{number(limit.used)} in use")
+    if limit.rate is not None:
+        starts = counted(limit.rate, "start")
+        bounds.append(f"{starts} in {span(limit.per_s)}, burst {number(limit.burst)}{of_key}")
+    if limit.tokens is not None:
+        used.append(f"{number(limit.tokens)} tokens")
+    return "; ".join(bounds), ", ".join(used)
 
 
 def _schedule_row(found: ScheduleFigures, wrong: Finding | None) -> ScheduleRow:

@@ -402,8 +402,13 @@ class _OneQueue:
 
 def _set_limit(tr: Transaction, line: LimitLine, root: Subspace) -> None:
     rule = line.rule
-    if rule.is_of_slots:
-        Limit.set(tr, line.name, slots=rule.slots, per_key=rule.per_key, root=root)
-        return
-    per = rule.per_us / 1_000_000
-    Limit.set(tr, line.name, rate=rule.rate, per=per, burst=rule.burst, per_key=rule.per_key, root=root)
+    Limit.set(
+        tr,
+        line.name,
+        slots=rule.slots if rule.has_slots else None,
+        rate=rule.rate or None,
+        per=rule.per_us / 1_000_000 if rule.has_starts else None,
+        burst=rule.burst or None,
+        per_key=rule.per_key,
+        root=root,
+    )

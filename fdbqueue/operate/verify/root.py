@@ -31,7 +31,19 @@ from fdbqueue.core.once import ATTEMPT
 from fdbqueue.core.partitions import SharedKeys
 from fdbqueue.core.registry import IMPORTING, Definition, Registry
 from fdbqueue.core.root_keys import LAST_ID_BYTES, RootKeys
-from fdbqueue.core.rows import FOREIGN, Check, Checks, Excuse, Finder, Flaw, Row, Suspect, first_key, under
+from fdbqueue.core.rows import (
+    FOREIGN,
+    Check,
+    Checks,
+    Excuse,
+    Finder,
+    Flaw,
+    Row,
+    Seen,
+    Suspect,
+    first_key,
+    under,
+)
 from fdbqueue.core.seam import ReadTransaction, Transaction
 from fdbqueue.core.sessions.ending import deadline_if_readable
 from fdbqueue.operate.verify.values import Cures, command
@@ -83,7 +95,9 @@ class LimitChecks(Finder):
             return self._time(limit, row, rest[2], rest[3])
         if column == rule.COUNT:
             return self._count(limit, row, rest[2])
-        return self._cells(limit, row) if column == rule.CELLS else self.nothing()
+        if column == rule.KEY_TOKENS:
+            return self._key_tokens(limit, row, rest[2])
+        return self._cells(limit, row) if column in (rule.CELLS, rule.TOKENS) else self.nothing()
 
     def _cells(self, limit: LimitKeys, row: Row) -> Check:
         if not (yield [limit.row]).has(limit.row):
@@ -110,42 +124,57 @@ class LimitChecks(Finder):
     # Limits that count each key apart.
 
     def _count(self, limit: LimitKeys, row: Row, key: bytes) -> Check:
-        times, holders = _times_of(limit, row.value, key), under(limit.key_holders(key))
-        seen = yield [limit.row, holders, *times]
+        holders = under(limit.key_holders(key))
+        seen = yield [limit.row, holders, *_times_of(limit, row.value, key)]
         rule, told = rule_of(seen.value(limit.row)), f"the key {shown_key(key)!r} of the limit {limit.name!r}"
         if rule is None or not rule.per_key:
             return
         held, stored = len(seen.rows(holders)), number_of(row.value)
-        if not rule.is_of_slots:
-            if not all(map(seen.has, times)):
-                text = f"No sweep looks at {told}: its row stays, or its tasks."
-                yield self.found(Flaw.TIMER, row, text, dict.fromkeys(times, b""))
+        if not rule.has_slots:
+            yield from self._unlooked(limit, row, key, seen, told)
         elif held < limits.VERIFIED_ROWS_MAX and held != stored:
             text = f"Of {told} {stored:,} slots are in use, and tasks hold {held:,}."
             yield self.found(Flaw.COUNTER, row, text, partial(_recount_key, limit, key))
 
+    def _key_tokens(self, limit: LimitKeys, row: Row, key: bytes) -> Check:
+        seen = yield [limit.row, *_times_of(limit, row.value, key)]
+        rule, told = rule_of(seen.value(limit.row)), f"the key {shown_key(key)!r} of the limit {limit.name!r}"
+        if not seen.has(limit.row) or (rule is not None and not rule.has_both):
+            text = f"There are tokens of {told}, which has no rate beside slots."
+            yield self.found(Flaw.STRAY, row, text)
+        elif rule is not None and rule.per_key:
+            yield from self._unlooked(limit, row, key, seen, told)
+
+    def _unlooked(self, limit: LimitKeys, row: Row, key: bytes, seen: Seen, told: str) -> Iterator[Any]:
+        times = _times_of(limit, row.value, key)
+        if not all(map(seen.has, times)):
+            text = f"No sweep looks at {told}: its row stays, or its tasks."
+            yield self.found(Flaw.TIMER, row, text, dict.fromkeys(times, b""))
+
     def _time(self, limit: LimitKeys, row: Row, time_us: int, key: bytes) -> Check:
-        count = limit.count(key)
-        if not (yield [count]).has(count) and time_us:
+        rows = limit.count(key), limit.key_tokens(key)
+        seen = yield [*rows]
+        if not any(map(seen.has, rows)) and time_us:
             text = f"A sweep is to look at the key {shown_key(key)!r} of {limit.name!r}, which has no row."
             yield self.found(Flaw.TIMER, row, text)
 
     def _lane(self, limit: LimitKeys, row: Row, key: bytes, side: int, place: LanePlace) -> Check:
         state_key, due = lane_at(self._keys.prefix, limit, key, place).state, limit.due(0, key)
-        seen = yield [limit.row, limit.walk, limit.count(key), state_key, due]
+        seen = yield [limit.row, limit.walk, limit.count(key), limit.key_tokens(key), state_key, due]
         if seen.has(limit.walk):
             return
         stands, told = stands_of(seen.value(state_key)), f"the key {shown_key(key)!r} of {limit.name!r}"
-        state = KeyState(limit, key, rule_of(seen.value(limit.row)), seen.value(limit.count(key)))
-        is_full = state.rule is not None and state.rule.is_of_slots and not state.has_room(0)
+        found, counted = rule_of(seen.value(limit.row)), seen.value(limit.count(key))
+        tokens = (seen.value(limit.key_tokens(key)) or b"") if found is not None and found.has_both else None
+        state = KeyState(limit, key, found, counted, tokens)
         if stands is None or bool(stands.head) != (side == rule.OPEN):
             text = f"A row of {told} names a lane that stands otherwise."
             yield self.found(Flaw.STRAY, row, text)
-        elif side == rule.PARKED and not (state.due_us or is_full or seen.has(due)):
+        elif side == rule.PARKED and not (state.due_us or state.is_full or seen.has(due)):
             text = f"Nothing opens a parked lane of {told}: its tasks wait for ever."
             # Slots that tasks hold, also of a limit that is unreadable or gone. The row of a key of starts
             # begins with a time, and has that of its sweep behind.
-            if not state.over_us and number_of(state.stored) > 0:
+            if number_of(state.stored) > 0 and (not state.over_us or state.used):
                 text = f"A parked lane of {told} could open now, and waits for the end of a task."
             yield self.found(Flaw.TIMER, row, text, {due: b""})
 
@@ -242,8 +271,8 @@ def _counted(keys: LimitKeys, tr: Transaction) -> tuple[list[int], list[int] | N
     state, under = ask_by_snapshot(tr.snapshot, keys)(), keys.holders
     rows = tr.snapshot.get_range(under.start, under.stop)
     found = Counter(held.cell for row in rows if (held := held_of(row.value)) is not None)
-    is_of_slots = state.rule is not None and state.rule.is_of_slots
-    return [found[cell] for cell in range(rule.CELLS_MAX)], list(state.numbers) if is_of_slots else None
+    has_slots = state.rule is not None and state.rule.has_slots
+    return [found[cell] for cell in range(rule.CELLS_MAX)], list(state.numbers) if has_slots else None
 
 
 def _recount(keys: LimitKeys, tr: Transaction) -> None:
@@ -273,7 +302,7 @@ def _missing_in_total(limit: LimitKeys, tr: Transaction) -> int:
     rule, total = tr.get(limit.row), tr.get(limit.total)
     rows = tr.get_range(under_.start, under_.stop, limit=most).to_list()
     found = rule_of(rule.value)
-    if found is None or not found.is_of_slots or len(rows) == most:
+    if found is None or not found.has_slots or len(rows) == most:
         return 0
     return sum(number_of(row.value) for row in rows) - number_of(total.value)
 

@@ -24,8 +24,8 @@ from fdbqueue.core.errors import InvalidArgument
 from fdbqueue.core.seam import KeyValue, Range, ReadTransaction, Transaction, Value
 from fdbqueue.core.task import TaskState
 from fdbqueue.tasks.limits.parking import KeyedLane, LaneKeys, Stands, stands_of
-from fdbqueue.tasks.limits.rule import LanePlace, LimitKeys, rule_of
-from fdbqueue.tasks.limits.state import Gate, Keyed, KeyState
+from fdbqueue.tasks.limits.rule import LanePlace, LimitKeys, Rule, rule_of
+from fdbqueue.tasks.limits.state import Gate, Keyed, KeyState, ask_key
 from fdbqueue.tasks.stored.discipline import Bag, Discipline, Fifo, read_index
 from fdbqueue.tasks.stored.records import Record, TaskKeys
 
@@ -42,7 +42,7 @@ class _Asked:
     state: Value
     first: Range
     rule: Value
-    count: Value
+    state_of_key: Callable[[Rule | None], KeyState]
 
 
 @dataclass(frozen=True)
@@ -127,8 +127,8 @@ class KeyLanes:
         self, tr: Transaction, reads: ReadTransaction, name: bytes, key: bytes, records: Sequence[Record]
     ) -> _Asked:
         lane, limit = self.lane_of(name, key), self._limit_of(name)
-        rule, used = tr.snapshot.get(limit.row), tr.snapshot.get(limit.count(key))
-        return _Asked(lane, records, reads.get(lane.state), lane.ask_first(tr), rule, used)
+        rule, of_key = tr.snapshot.get(limit.row), ask_key(tr.snapshot, limit, key)
+        return _Asked(lane, records, reads.get(lane.state), lane.ask_first(tr), rule, of_key)
 
     def _lead(self, tr: Transaction, asked: _Asked, stands: Stands | None, head: bytes) -> None:
         """Let the pointer of an open lane point at the task at `head`; a new lane is open, or parked."""
@@ -137,10 +137,10 @@ class KeyLanes:
             lane.point(tr, stands.head, head)
             return
         # Starts and ends of tasks of the key decide whether a new lane is open, and so does the limit.
-        for read in (lane.limit.row, lane.limit.count(lane.key)):
+        state = asked.state_of_key(rule_of(asked.rule.value))
+        for read in {lane.limit.row, lane.limit.count(lane.key), state.starts_key}:
             tr.add_read_conflict_key(read)
         now_us = runtime_of(tr).now_us()
-        state = KeyState(lane.limit, lane.key, rule_of(asked.rule.value), asked.count.value)
         has_room = state.has_room(now_us)
         lane.begin(tr, head, has_room)
         if not has_room and state.over_us:  # a clock that is ahead has put the next look off, or has done it

@@ -23,23 +23,20 @@ from fdbqueue.tasks.limits.rule import (
     Rule,
     cells_bytes,
     checked_rule,
+    free_of_unused,
     keys_of,
     known_rule,
     rule_to_bytes,
 )
+from fdbqueue.tasks.limits.shown import LimitKey, ask_holders, listed_keys, open_key, used_of
 from fdbqueue.tasks.limits.state import (
     Bucket,
-    LimitKey,
     State,
     ask,
     ask_by_snapshot,
-    ask_holders,
-    listed_keys,
     number_of,
-    open_key,
     rely_on_all,
     ring,
-    used_of,
 )
 
 T = TypeVar("T")
@@ -50,7 +47,7 @@ class Limit:
     """A limit, as one transaction has read it.
 
     It has `slots`, the number of tasks that may run at a time, or a `rate`: that number of tasks may start in
-    `per` seconds, and `burst` more. With `per_key`, that holds for each key that tasks name.
+    `per` seconds, and `burst` more; or both. With `per_key`, that holds for each key that tasks name.
     """
 
     name: str
@@ -88,15 +85,16 @@ class Limit:
     ) -> "Limit":
         """Create a limit, or change its numbers.
 
-        Give `slots`, at most limits.SLOTS_MAX, or a `rate` with its `per` in seconds. Without a `burst`, it
-        is a tenth of the rate, and at least 1. With `per_key`, each key that tasks name has these numbers
-        for itself. Tasks that run go on. A limit with fewer slots than tasks that run lets no task start
-        until fewer run than it has slots. Sweeps tell the change to keys that are over it, some at a time.
+        Give `slots`, at most limits.SLOTS_MAX, or a `rate` with its `per` in seconds, or both: then a task
+        starts if it gets a slot and a token. Without a `burst`, it is a tenth of the rate, and at least 1.
+        With `per_key`, each key that tasks name has these numbers for itself. Tasks that run go on. A limit
+        with fewer slots than tasks that run lets no task start until fewer run than it has slots. Sweeps tell
+        the change to keys that are over it, some at a time.
         Reads: the limit; its first key.
         Writes: the limit; its bell.
         Conflicts: takes under the limit.
-        Raises: InvalidArgument; also for slots in place of a rate, for `per_key` in place of none, and the
-        reverse. LimitInUse for a rate in place of an unreadable limit whose slots tasks hold.
+        Raises: InvalidArgument; also to add slots to a rate, or `per_key` to none, and to take them away.
+        LimitInUse for a rate alone in place of an unreadable limit whose slots tasks hold.
         """
         rule, keys = checked_rule(slots, rate, per, burst, per_key), keys_of(name, root)
         return _write_unused(db, root, keys, lambda tr: _set(tr, keys, rule))
@@ -197,25 +195,38 @@ def _set(tr: Transaction, keys: LimitKeys, rule: Rule) -> Limit:
     if state.error is not None:
         state = _without_rule(tr, state, rule)
     rule = replace(rule, more=() if state.rule is None else state.rule.more)
-    if not rule.is_of_slots:
+    if state.rule is not None and state.rule.has_both and not rule.has_both:
+        _clear_tokens(tr, keys)
+    if rule.has_starts:
         state = _poured(tr, state, rule, now_us)
     if first():
         rule = replace(rule, has_keys=True)
         tr.set(keys.walk, b"")
     tr.set(keys.row, rule_to_bytes(rule))
     ring(tr, keys)
-    return _limit_of(State(keys, rule, state.numbers), now_us, tr.get(keys.total).value)
+    found = State(keys, rule, state.numbers, tokens=state.tokens)
+    return _limit_of(found, now_us, tr.get(keys.total).value)
+
+
+def _clear_tokens(tr: Transaction, keys: LimitKeys) -> None:
+    """Leave no tokens of a limit of slots and starts, as it becomes another one."""
+    tr.clear(keys.tokens)
+    for under in (keys.keys_tokens, keys.overs, keys.dues_of_tokens):
+        tr.clear_range(under.start, under.stop)
 
 
 def _without_rule(tr: Transaction, state: State, rule: Rule) -> State:
     """The state of a limit with an unreadable rule, for a new `rule`: its tokens are no slots.
 
-    A rate is refused while tasks hold slots: their ends would take them off its tokens.
+    A rate alone is refused while tasks hold slots: their ends would take them off its tokens.
     """
     rely_on_all(tr, state.keys)
+    tokens = tr.get_range(state.keys.tokens, state.keys.keys_tokens.stop, limit=1)
+    if tokens.to_list():  # it was one of slots and starts
+        _clear_tokens(tr, state.keys)
     total, held = tr.get(state.keys.total), _ask_holder(tr, state.keys)
     used = _used_without_rule(state, total.value, held)
-    if used and not rule.is_of_slots:
+    if used and not rule.has_slots:
         raise LimitInUse(name=state.keys.name, used=used)
     if used:
         return state
@@ -235,10 +246,11 @@ def _ask_first_key(tr: Transaction, keys: LimitKeys) -> Callable[[], bool]:
 
 def _require_alike(name: str, was: Rule | None, rule: Rule) -> None:
     """Refuse a change that would leave tasks uncounted."""
-    if was is not None and was.is_of_slots != rule.is_of_slots:
-        told = "slots, and cannot get a `rate`" if was.is_of_slots else "a rate, and cannot get `slots`"
+    if was is not None and was.has_slots != rule.has_slots:
+        told = "slots, and cannot be without" if was.has_slots else "a rate, and cannot get `slots`"
         told = f"The limit {name!r} has {told}: delete it, or choose another name."
-        raise InvalidArgument(told, name="rate", wanted="as it was", got=rule.rate or None)
+        wanted = "a number" if was.has_slots else "None"
+        raise InvalidArgument(told, name="slots", wanted=wanted, got=rule.slots or None)
     if was is not None and was.per_key != rule.per_key:
         told = "with" if was.per_key else "without"
         told = f"The limit {name!r} was set {told} `per_key`: delete it, or choose another name."
@@ -248,13 +260,17 @@ def _require_alike(name: str, was: Rule | None, rule: Rule) -> None:
 def _poured(tr: Transaction, state: State, rule: Rule, now_us: int) -> State:
     """Pour the tokens of the old rule into the cells of the new one. A new limit has a full bucket."""
     tokens = rule.burst
-    if state.rule is not None:
+    if state.rule is not None and state.rule.has_starts:
         # Takes read the rule: none of them commits between this read and the commit of the change.
         tokens = state.bucket(state.rule, now_us).all_tokens()
-    full_ns = Bucket(rule, state.numbers, now_us * 1_000).poured(tokens)
-    tr.add_read_conflict_key(state.keys.cells)
-    tr.set(state.keys.cells, cells_bytes(dict(enumerate(full_ns))))
-    return State(state.keys, rule, [*full_ns, *[0] * (CELLS_MAX - len(full_ns))])
+    full_ns = Bucket(rule, [0] * CELLS_MAX, now_us * 1_000).poured(tokens)
+    key = state.keys.tokens if rule.has_both else state.keys.cells
+    tr.add_read_conflict_key(key)
+    tr.set(key, cells_bytes(dict(enumerate(full_ns))))
+    full_ns += [0] * (CELLS_MAX - len(full_ns))
+    if rule.has_both:
+        return State(state.keys, rule, state.numbers, tokens=full_ns)
+    return State(state.keys, rule, full_ns)
 
 
 def _open(tr: Transaction, keys: LimitKeys) -> Limit:
@@ -310,25 +326,21 @@ def _limit_of(state: State, now_us: int, total: bytes | None, holders: Sequence[
     """`total`: the slots in use of all keys."""
     rule, next_us = state.rule, state.next_us(now_us)
     assert rule is not None
-    if rule.is_of_slots:
-        return Limit(
-            name=state.keys.name,
-            slots=rule.slots,
-            used=used_of(state, total),
-            free=rule.slots if rule.per_key else state.free(now_us) or 0,
-            holders=holders,
-            per_key=rule.per_key,
-        )
     if rule.per_key:
-        next_us = None
+        free, next_us = free_of_unused(rule), None
+    else:
+        free = state.free(now_us) or 0
     return Limit(
         name=state.keys.name,
-        rate=rule.rate,
-        per=rule.per_us / 1_000_000,
-        burst=rule.burst,
-        free=rule.burst if rule.per_key else state.free(now_us) or 0,
-        per_key=rule.per_key,
+        slots=rule.slots if rule.has_slots else None,
+        rate=rule.rate if rule.has_starts else None,
+        per=rule.per_us / 1_000_000 if rule.has_starts else None,
+        burst=rule.burst if rule.has_starts else None,
+        used=used_of(state, total),
+        free=free,
         next=None if next_us is None else next_us / 1_000_000,
+        holders=holders if rule.has_slots else (),
+        per_key=rule.per_key,
     )
 
 

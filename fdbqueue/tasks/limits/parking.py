@@ -48,7 +48,7 @@ from fdbqueue.core.database import run, runtime_of
 from fdbqueue.core.root_keys import CONTENTS
 from fdbqueue.core.seam import DatabaseOrTransaction, KeyValue, Range, ReadTransaction, Transaction, Value
 from fdbqueue.tasks.limits.rule import KEY_HOLDER, KEYED, OPEN, PARKED, LanePlace, LimitKeys, held_of, rule_of
-from fdbqueue.tasks.limits.state import KeyState, ring
+from fdbqueue.tasks.limits.state import KeyState, ask_key, ring
 from fdbqueue.tasks.stored.records import TaskKeys, sound_record
 
 KEYED_LANES = b"\xff" * 6
@@ -299,9 +299,9 @@ class Settling:
         return bool(due)
 
     def _states(self, tr: Transaction, keys: Sequence[bytes]) -> list[KeyState]:
-        rule, rows = tr.get(self._keys.row), [tr.get(self._keys.count(key)) for key in keys]
+        rule, asked = tr.get(self._keys.row), [ask_key(tr, self._keys, key) for key in keys]
         found = rule_of(rule.value)
-        return [KeyState(self._keys, key, found, row.value) for key, row in zip(keys, rows, strict=True)]
+        return [of_key(found) for of_key in asked]
 
     def _settle_key(self, tr: Transaction, time_us: int, state: KeyState, lanes: Range, now_us: int) -> None:
         tr.clear(self._keys.due(time_us, state.key))

@@ -6,11 +6,12 @@ parts and its value, and behind the semicolon its readers.
 
 All cells of a limit share one key, as one long number with 64 bits for each: an atomic add changes one of
 them. A cell of a limit of slots counts the tasks that hold a slot of it. A cell of a limit of starts has the
-time, in nanoseconds since the epoch, at which it is full of tokens (state.py). `id` is that of the queue;
-tasks hold slots, and never tokens. `time` is in microseconds since the epoch. `key` is a byte string, packed
-by the tuple layer; `lane` is that of parking.py.
+time, in nanoseconds since the epoch, at which it is full of tokens (state.py). A limit of both has its tokens
+in the cells of TOKENS, so an end, which does not read the rule, changes slots only. `id` is that of the
+queue; tasks hold slots, and never tokens. `time` is in microseconds since the epoch. `key` is a byte string,
+packed by the tuple layer; `lane` is that of parking.py.
 
-A rule is the stored numbers of a limit. It is one of slots, or one of starts.
+A rule is the stored numbers of a limit. It is one of slots, one of starts, or one of both.
 """
 
 import struct
@@ -47,6 +48,9 @@ WALK = N.packed(7)  # the last key that it has seen; sweeps: look at all keys ag
 TOTAL = N.packed(8)  # slots in use, of all keys; looks at the limit, its delete
 KEY_GATE = N.packed(9, bytes)  # key: never written; conflict keys of takes of the key
 OVER = N.packed(10, int, bytes)  # time, key: empty; sweeps: the row of the key may be over
+# A limit of slots and starts has its tokens here.
+TOKENS = N.packed(11)  # as CELLS of a limit of starts; takes under the limit, by snapshot
+KEY_TOKENS = N.packed(12, bytes)  # key: as COUNT of a limit of starts; takes, ends and first puts of the key
 
 # Rows of a key: 0, id, task as in HOLDER; 1, id, partition, lane of an open lane, for the start that exhausts
 # the key; 2, id, partition, lane of a parked one, for the end that frees it.
@@ -106,8 +110,16 @@ class LimitKeys:
         self.holders, self.of_keys = HOLDER.all(prefix), OF_KEY.all(prefix)
         self.count, self.counts, self.key_gate = COUNT.key(prefix), COUNT.all(prefix), KEY_GATE.key(prefix)
         self.due, self.dues, self.dues_until = DUE.key(prefix), DUE.all(prefix), DUE.until(prefix)
+        self.dues_of_tokens = slice(self.due(1, b""), self.dues.stop)
+        """Those at 0 are of lanes that are left over."""
         self.over, self.overs, self.overs_until = OVER.key(prefix), OVER.all(prefix), OVER.until(prefix)
         self.key_holders = OF_KEY.under(prefix, KEY_HOLDER)
+        self.tokens = TOKENS.start(prefix)
+        self.key_tokens, self.keys_tokens = KEY_TOKENS.key(prefix), KEY_TOKENS.all(prefix)
+        self.has_both = False
+        """True if the rule had slots and starts when this process saw it last. It is advice: the next look
+        asks for the tokens at once.
+        """
 
     def _packed(self, *parts: Any) -> bytes:
         key: bytes = layer.pack(parts, prefix=self._prefix)
@@ -185,8 +197,8 @@ _Whole = Annotated[int, msgspec.Meta(ge=0)]
 
 class Rule(msgspec.Struct, frozen=True, array_like=True):
     """A limit of `slots`: that number of tasks runs at a time. Or one of starts: `rate` tokens come in
-    `per_us`, a bucket has room for `burst` of them, and each start takes one. Append values to `more`
-    (`Extra`).
+    `per_us`, a bucket has room for `burst` of them, and each start takes one. Or one of both. Append values
+    to `more` (`Extra`).
     """
 
     slots: _Whole = 0
@@ -201,8 +213,21 @@ class Rule(msgspec.Struct, frozen=True, array_like=True):
     """Parts that a newer release has appended: they are kept, and not read."""
 
     @property
-    def is_of_slots(self) -> bool:
-        return not self.rate
+    def has_slots(self) -> bool:
+        return not self.rate or self.slots > 0
+
+    @property
+    def has_starts(self) -> bool:
+        return self.rate > 0
+
+    @property
+    def has_both(self) -> bool:
+        return self.rate > 0 and self.slots > 0
+
+
+def free_of_unused(rule: Rule) -> int:
+    """Number of tasks of a key that may start, if no task has used the key."""
+    return min(few for few, has in ((rule.slots, rule.has_slots), (rule.burst, rule.has_starts)) if has)
 
 
 rule_to_bytes = msgspec.msgpack.Encoder().encode
@@ -216,7 +241,7 @@ def rule_of(value: bytes | None) -> Rule | None:
         rule = None if value is None else _rule_of(value)
     except DAMAGED:
         return None
-    return rule if rule is None or rule.is_of_slots or (rule.per_us and rule.burst) else None
+    return rule if rule is None or not rule.has_starts or (rule.per_us and rule.burst) else None
 
 
 def known_rule(name: str, value: bytes | None) -> Rule:
@@ -238,7 +263,7 @@ def error_of(name: str, value: bytes | None) -> LimitUnreadable | None:
 
 
 def checked_rule(slots: Any, rate: Any, per: Any, burst: Any, per_key: Any = False) -> Rule:
-    """Raises: InvalidArgument unless it has either slots, or a rate with its span of time."""
+    """Raises: InvalidArgument unless it has slots, or a rate with its span of time, or both."""
     if not isinstance(per_key, bool):
         raise InvalidArgument(name="per_key", wanted="True or False", got=per_key)
     return msgspec.structs.replace(
@@ -247,15 +272,15 @@ def checked_rule(slots: Any, rate: Any, per: Any, burst: Any, per_key: Any = Fal
 
 
 def _checked_numbers(slots: Any, rate: Any, per: Any, burst: Any) -> Rule:
-    if (slots is None) == (rate is None):
-        wanted = "a number beside no `rate`, or None beside a `rate`"
-        raise InvalidArgument(name="slots", wanted=wanted, got=slots)
-    if slots is not None:
-        for name, value in (("per", per), ("burst", burst)):
-            if value is not None:
-                raise InvalidArgument(name=name, wanted="None beside `slots`", got=value)
-        return Rule(slots=checked_count("slots", slots, limits.SLOTS_MAX))
-    return _checked_rate(rate, per, burst)
+    if slots is None and rate is None:
+        raise InvalidArgument(name="slots", wanted="a number, or None beside a `rate`", got=slots)
+    for name, value in (("per", per), ("burst", burst)):
+        if rate is None and value is not None:
+            raise InvalidArgument(name=name, wanted="None without a `rate`", got=value)
+    rule = Rule() if rate is None else _checked_rate(rate, per, burst)
+    if slots is None:
+        return rule
+    return msgspec.structs.replace(rule, slots=checked_count("slots", slots, limits.SLOTS_MAX))
 
 
 def _checked_rate(rate: Any, per: Any, burst: Any) -> Rule:

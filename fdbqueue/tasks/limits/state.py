@@ -20,6 +20,10 @@ Key state: one key of a limit that counts each key apart, as a transaction has r
     starts   the nanosecond at which its bucket is full, and the microseconds of its keys R[17, name, 6] and
              R[17, name, 10]; 8 bytes each, the least first; 0 for no key
 
+A limit of both has two rows for a key: that of slots, and that of starts in the column KEY_TOKENS. A task of
+the key starts if it has a slot and a token. A parked lane waits for the end of a task if all slots are in
+use: only an end sets the time of the next token then, if it finds none. Otherwise the row of starts has it.
+
 A key without a row has all of its slots, or a full bucket. So no row is left of a key that is idle: the end
 of the last task clears that of slots, and a sweep that of starts, once the bucket is full again.
 """
@@ -28,31 +32,23 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from operator import gt
-from typing import Any, Protocol
+from typing import Protocol
 
 from fdbqueue.core import limits
-from fdbqueue.core.arguments import writable
-from fdbqueue.core.database import conflict_in, runtime_of
-from fdbqueue.core.errors import InvalidArgument, LimitUnreadable
-from fdbqueue.core.page import Page, place_text
-from fdbqueue.core.seam import EXACT, ReadTransaction, Transaction, Value
-from fdbqueue.core.task import LimitHolder, ReachedLimit
+from fdbqueue.core.database import conflict_in
+from fdbqueue.core.errors import LimitUnreadable
+from fdbqueue.core.seam import ReadTransaction, Transaction, Value
 from fdbqueue.tasks.limits.rule import (
     CELLS_MAX,
-    Held,
     LimitKeys,
     Rule,
     cells_bytes,
     cells_of,
     error_of,
-    held_of,
-    known_rule,
     one_less_bytes,
     one_more_bytes,
     rule_of,
-    shown_key,
 )
-from fdbqueue.tasks.stored.records import id_text
 
 _SKEW_NS = round(limits.CLOCK_SKEW_S * 1_000_000_000)
 
@@ -151,6 +147,8 @@ def places(slots: int, used: Sequence[int], count: int, first: int) -> Places | 
 
 
 _ONE = (1).to_bytes(8, "little")
+_NONE_APART: Sequence[int] = ()
+_NO_TOKENS: Sequence[int] = ()
 
 
 @dataclass(frozen=True)
@@ -162,6 +160,8 @@ class State:
     """Those of the cells."""
     stored: bytes | None = None
     """The value of the rule, as it was read."""
+    tokens: Sequence[int] = ()
+    """The numbers of the cells of tokens, of a limit of slots and starts."""
 
     @property
     def error(self) -> LimitUnreadable | None:
@@ -174,20 +174,41 @@ class State:
 
     def free(self, now_us: int) -> int | None:
         """Number of tasks that may start now; None for any number."""
-        if self.rule is None:
+        rule = self.rule
+        if rule is None:
             return None
-        if self.rule.is_of_slots:
-            return free_slots(self.rule.slots, self.numbers)
+        if not rule.rate:
+            return free_slots(rule.slots, self.numbers)
+        tokens = self.bucket(rule, now_us).all_tokens()
+        return min(tokens, self.free_slots) if rule.slots else tokens
+
+    @property
+    def is_full(self) -> bool:
+        """True if all slots are in use."""
+        return self.rule is not None and self.rule.has_slots and not self.free_slots
+
+    @property
+    def free_slots(self) -> int:
+        return 0 if self.rule is None else free_slots(self.rule.slots, self.numbers)
+
+    def free_tokens(self, now_us: int) -> int | None:
+        """None for a limit of slots."""
+        if self.rule is None or not self.rule.has_starts:
+            return None
         return self.bucket(self.rule, now_us).all_tokens()
 
     def next_us(self, now_us: int) -> int | None:
         """The time at which the next token comes; None if there are some, or for a limit of slots."""
-        if self.rule is None or self.rule.is_of_slots:
+        if self.rule is None or not self.rule.has_starts:
             return None
         return self.bucket(self.rule, now_us).next_us()
 
+    def wakes_us(self, now_us: int) -> int | None:
+        """As `next_us`, for a take that waits. Without a free slot, the bell wakes it."""
+        return None if self.is_full else self.next_us(now_us)
+
     def bucket(self, rule: Rule, now_us: int) -> Bucket:
-        return Bucket(rule, self.numbers, now_us * 1_000)
+        return Bucket(rule, self.tokens or self.numbers, now_us * 1_000)
 
     def start(self, tr: Transaction, count: int, first: int, now_us: int) -> Sequence[int]:
         """Let `count` tasks start, from the cell `first` on. Return the cells of their slots; empty for a
@@ -198,10 +219,10 @@ class State:
         """
         if self.rule is None:
             return ()
-        if self.rule.is_of_slots:
+        if not self.rule.rate:
             return self._take_slots(tr, self.rule.slots, count, first)
         self._take_tokens(tr, self.bucket(self.rule, now_us), count, first)
-        return ()
+        return self._take_slots(tr, self.rule.slots, count, first) if self.rule.slots else ()
 
     def _take_slots(self, tr: Transaction, slots: int, count: int, first: int) -> Sequence[int]:
         chosen = places(slots, self.numbers, count, first)
@@ -221,8 +242,9 @@ class State:
         for cell in changed:
             pass_gate(tr, self.keys.gates[cell])
         # As an addition: other takes may change the other cells meanwhile.
-        later = {cell: full_ns - self.numbers[cell] for cell, full_ns in changed.items()}
-        tr.add(self.keys.cells, cells_bytes(later))
+        key, numbers = (self.keys.tokens, self.tokens) if self.tokens else (self.keys.cells, self.numbers)
+        later = {cell: full_ns - numbers[cell] for cell, full_ns in changed.items()}
+        tr.add(key, cells_bytes(later))
 
 
 def pass_gate(tr: Transaction, gate: bytes) -> None:
@@ -243,11 +265,11 @@ def ring(tr: Transaction, keys: LimitKeys) -> None:
 
 def ask(tr: Transaction, keys: LimitKeys) -> Callable[[], State]:
     """Ask for a limit. Reads: its rule, serialisably; its cells, by snapshot."""
-    return _replied(keys, tr.get(keys.row), tr.snapshot.get(keys.cells))
+    return _replied(tr.snapshot, keys, tr.get(keys.row))
 
 
 def ask_by_snapshot(tr: ReadTransaction, keys: LimitKeys) -> Callable[[], State]:
-    return _replied(keys, tr.get(keys.row), tr.get(keys.cells))
+    return _replied(tr, keys, tr.get(keys.row))
 
 
 def rely_on_all(tr: Transaction, keys: LimitKeys) -> None:
@@ -256,13 +278,18 @@ def rely_on_all(tr: Transaction, keys: LimitKeys) -> None:
     tr.add_read_conflict_key(keys.cells)
 
 
-def _replied(keys: LimitKeys, row: Value, cells: Value) -> Callable[[], State]:
+def _replied(tr: ReadTransaction, keys: LimitKeys, row: Value) -> Callable[[], State]:
+    cells, tokens = tr.get(keys.cells), tr.get(keys.tokens) if keys.has_both else None
     state: State | None = None
 
     def reply() -> State:
         nonlocal state
         if state is None:
-            state = State(keys, rule_of(row.value), cells_of(cells.value), row.value)
+            rule, times = rule_of(row.value), _NONE_APART
+            keys.has_both = rule is not None and rule.rate > 0 < rule.slots
+            if keys.has_both:
+                times = cells_of((tr.get(keys.tokens) if tokens is None else tokens).value)
+            state = State(keys, rule, cells_of(cells.value), row.value, times)
         return state
 
     return reply
@@ -398,49 +425,81 @@ class KeyState:
     key: bytes
     rule: Rule | None
     stored: bytes | None
+    tokens: bytes | None = None
+    """The row of starts of a limit of slots and starts, maybe empty; None for any other limit."""
 
     @property
     def is_apart(self) -> bool:
         return self.rule is not None and self.rule.per_key
 
     @property
+    def starts_key(self) -> bytes:
+        return self.keys.count(self.key) if self.tokens is None else self.keys.key_tokens(self.key)
+
+    @property
     def used(self) -> int:
-        is_of_slots = self.rule is not None and self.rule.is_of_slots
-        return number_of(self.stored) if is_of_slots else 0
+        rule = self.rule
+        return number_of(self.stored) if rule is not None and (rule.slots or not rule.rate) else 0
+
+    @property
+    def is_full(self) -> bool:
+        """True if all slots are in use."""
+        return self.rule is not None and self.rule.has_slots and self.used >= self.rule.slots
 
     @property
     def due_us(self) -> int:
         """The time at which parked lanes of the key may open; 0 for none."""
-        return number_of((self.stored or b"")[_BYTES:])
+        return number_of(((self.stored if self.tokens is None else self.tokens) or b"")[_BYTES:])
 
     @property
     def over_us(self) -> int:
         """The time at which a sweep looks if the row is over; 0 without a row."""
-        return number_of((self.stored or b"")[2 * _BYTES :])
+        return number_of(((self.stored if self.tokens is None else self.tokens) or b"")[2 * _BYTES :])
 
     def free(self, now_us: int) -> int | None:
         """Number of tasks of the key that may start now; None for any number."""
-        if self.rule is None or not self.rule.per_key:
+        rule = self.rule
+        if rule is None or not rule.per_key:
             return None
-        if self.rule.is_of_slots:
-            return max(0, self.rule.slots - self.used)
-        return self.bucket(self.rule, now_us).all_tokens()
+        if not rule.rate:
+            return max(0, rule.slots - number_of(self.stored))
+        tokens = self.bucket(rule, now_us).all_tokens()
+        return min(tokens, max(0, rule.slots - self.used)) if rule.slots else tokens
 
     def has_room(self, now_us: int) -> bool:
         return self.free(now_us) != 0
 
     def may_start_after(self, ended: int) -> bool:
-        """True if a task may start once `ended` others have given their slots back."""
+        """True if there is a slot for a task once `ended` others have given theirs back."""
         return self.rule is None or self.used - ended < self.rule.slots
 
+    def has_token(self, tr: Transaction, ended: int, now_us: int) -> bool:
+        """True if the end of `ended` tasks opens the lanes of the key; without a token, a sweep does later.
+
+        Conflicts: of a limit of slots and starts, a change of its rule, and of the tokens of the key.
+        """
+        if self.rule is None or not self.rule.per_key or self.tokens is None:
+            return True
+        for read in (self.keys.row, self.starts_key):
+            tr.add_read_conflict_key(read)
+        if self.bucket(self.rule, now_us).all_tokens():
+            return True
+        if not self.due_us:
+            self.refill(tr, self.full_ns, now_us, more=-ended)
+        return False
+
     def next_us(self, now_us: int) -> int | None:
-        if self.rule is None or not self.rule.per_key or self.rule.is_of_slots:
+        return self._next_us(self.full_ns, now_us)
+
+    def _next_us(self, full_ns: int, now_us: int) -> int | None:
+        if self.rule is None or not self.rule.per_key or not self.rule.rate:
             return None
-        return self.bucket(self.rule, now_us).next_us()
+        return Bucket(self.rule, [full_ns], now_us * 1_000, cells_max=1).next_us()
 
     def bucket(self, rule: Rule, now_us: int) -> Bucket:
         """One cell: takes of one key may conflict."""
-        return Bucket(rule, [number_of(self.stored)], now_us * 1_000, cells_max=1)
+        full_ns = number_of(self.stored if self.tokens is None else self.tokens)
+        return Bucket(rule, [full_ns], now_us * 1_000, cells_max=1)
 
     def start(self, tr: Transaction, count: int, now_us: int) -> bool:
         """Let `count` tasks of the key start. True if no other one may start now.
@@ -454,11 +513,11 @@ class KeyState:
             raise conflict_in(tr)
         if free == count:  # before the write: FoundationDB drops a read conflict on a key that was written
             tr.add_read_conflict_key(self.keys.count(self.key))
-        if self.rule.is_of_slots:
+        if self.rule.rate:
+            self._take_tokens(tr, self.rule, count, now_us)
+        if self.rule.slots or not self.rule.rate:
             pass_gate(tr, self.keys.key_gate(self.key))
             self.hold(tr, count)
-        else:
-            self._take_tokens(tr, self.rule, count, now_us)
         return free == count
 
     def hold(self, tr: Transaction, count: int) -> None:
@@ -472,28 +531,32 @@ class KeyState:
     def _take_tokens(self, tr: Transaction, rule: Rule, count: int, now_us: int) -> None:
         changed = self.bucket(rule, now_us).taken(count, 0)
         assert changed is not None
-        tr.add_read_conflict_key(self.keys.count(self.key))
-        self.refill(tr, changed[0], now_us)
+        tr.add_read_conflict_key(self.starts_key)
+        self.refill(tr, changed[0], now_us, more=count)
 
     @property
     def full_ns(self) -> int:
-        return number_of(self.stored)
+        return number_of(self.stored if self.tokens is None else self.tokens)
 
-    def refill(self, tr: Transaction, full_ns: int, now_us: int, *, anew: bool = False) -> None:
-        """Store the row of a limit of starts, with the time of the next token if there is none.
+    def refill(
+        self, tr: Transaction, full_ns: int, now_us: int, *, anew: bool = False, more: int = 0
+    ) -> None:
+        """Store the row of a limit of starts, with the time of the next token if there is none, and a slot is
+        free once `more` are in use.
 
         An earlier time stays, unless `anew`: its sweep moves it.
         """
-        later = KeyState(self.keys, self.key, self.rule, number_bytes(full_ns))
-        next_us = later.next_us(now_us) or 0
-        due_us = next_us if anew or not self.due_us else min(next_us or self.due_us, self.due_us)
+        next_us, was_us = 0, self.due_us
+        if self.rule is None or self.tokens is None or self.used + more < self.rule.slots:
+            next_us = self._next_us(full_ns, now_us) or 0
+        due_us = next_us if anew or not was_us else min(next_us or was_us, was_us)
         self._store(tr, full_ns, due_us, self.over_us or -(-full_ns // 1_000))
 
     def look_later(self, tr: Transaction, now_us: int) -> None:
         """Clear the row of a limit of starts if it is over; otherwise have another sweep look at it."""
         if not self.due_us and (not self.is_apart or self.full_ns <= now_us * 1_000):
             tr.clear(self.keys.over(self.over_us, self.key))
-            tr.clear(self.keys.count(self.key))
+            tr.clear(self.starts_key)
         else:
             self._store(tr, self.full_ns, self.due_us, max(now_us + 1, -(-self.full_ns // 1_000)))
 
@@ -507,134 +570,21 @@ class KeyState:
             if time_us and was_us != time_us:
                 tr.set(key_at(time_us, self.key), b"")
         row = number_bytes(full_ns) + number_bytes(due_us) + number_bytes(over_us)
-        tr.set(self.keys.count(self.key), row)
+        tr.set(self.starts_key, row)
 
 
-def ask_holders(tr: ReadTransaction, keys: LimitKeys) -> Callable[[], tuple[LimitHolder, ...]]:
-    """Ask for the first holders of a limit. A damaged one is left out."""
-    under, most = keys.holders, limits.LIMIT_HOLDERS_SHOWN
-    rows = tr.get_range(under.start, under.stop, limit=most, streaming_mode=EXACT)
+def ask_key(tr: ReadTransaction, keys: LimitKeys, key: bytes) -> Callable[[Rule | None], KeyState]:
+    """Ask for one key of a limit. The reply wants the rule of the same version.
 
-    def reply() -> tuple[LimitHolder, ...]:
-        found = [(keys.task_in(row.key)[1], held_of(row.value)) for row in rows]
-        return tuple(_holder(id_, held) for id_, held in found if held is not None)
+    Round trips: one more if this process learns only then that the limit is one of slots and starts.
+    """
+    row, tokens = tr.get(keys.count(key)), tr.get(keys.key_tokens(key)) if keys.has_both else None
 
-    return reply
-
-
-def ask_key_holders(
-    tr: ReadTransaction, keys: LimitKeys, key: bytes
-) -> Callable[[], tuple[LimitHolder, ...]]:
-    under, most = keys.key_holders(key), limits.LIMIT_HOLDERS_SHOWN
-    rows = tr.get_range(under.start, under.stop, limit=most, streaming_mode=EXACT)
-
-    def reply() -> tuple[LimitHolder, ...]:
-        found = [(keys.parts_of(row.key)[-1], held_of(row.value)) for row in rows]
-        return tuple(_holder(id_, held) for id_, held in found if held is not None)
+    def reply(rule: Rule | None) -> KeyState:
+        keys.has_both = rule is not None and rule.rate > 0 < rule.slots
+        if not keys.has_both:
+            return KeyState(keys, key, rule, row.value)
+        starts = tr.get(keys.key_tokens(key)) if tokens is None else tokens
+        return KeyState(keys, key, rule, row.value, starts.value or b"")
 
     return reply
-
-
-def _holder(id_: bytes, held: Held) -> LimitHolder:
-    return LimitHolder(task=id_text(id_), queue=held.queue, session=held.session.hex())
-
-
-def reached_of(state: State, now_us: int, holders: tuple[LimitHolder, ...]) -> ReachedLimit:
-    """`state`: of a limit that lets no task start."""
-    rule, next_us = state.rule, state.next_us(now_us)
-    slots = rule.slots if rule is not None and rule.is_of_slots else None
-    return ReachedLimit(
-        name=state.keys.name,
-        slots=slots,
-        used=0 if slots is None else sum(state.numbers),
-        next=None if next_us is None else next_us / 1_000_000,
-        holders=holders,
-    )
-
-
-def unreadable_of(state: State, key: bytes) -> ReachedLimit:
-    """`state`: of a limit that cannot be read, and for which tasks of the key wait."""
-    return ReachedLimit(
-        name=state.keys.name,
-        slots=None,
-        used=0,
-        next=None,
-        holders=(),
-        key=shown_key(key),
-        per_key=True,
-        error=str(state.error),
-    )
-
-
-def reached_of_key(state: KeyState, now_us: int, holders: tuple[LimitHolder, ...]) -> ReachedLimit:
-    """`state`: that of a key under which no task may start."""
-    rule, next_us = state.rule, state.next_us(now_us)
-    return ReachedLimit(
-        name=state.keys.name,
-        slots=rule.slots if rule is not None and rule.is_of_slots else None,
-        used=state.used,
-        next=None if next_us is None else next_us / 1_000_000,
-        holders=holders,
-        key=shown_key(state.key),
-        per_key=True,
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LimitKey:
-    """A key of a limit that counts each key apart, as one transaction has read it."""
-
-    key: Any
-    used: int
-    """Number of slots that tasks of the key hold."""
-    free: int
-    """Number of tasks of the key that may start now."""
-    next: float | None = None
-    """The time of its next token, if there is none; in seconds since the epoch."""
-    holders: Sequence[LimitHolder] = ()
-    """Tasks that hold its slots, at most limits.LIMIT_HOLDERS_SHOWN; `Limit.open_key` reads them."""
-
-
-def open_key(tr: Transaction, keys: LimitKeys, key: bytes) -> LimitKey:
-    snapshot = writable(tr).snapshot
-    rule, row, holders = (
-        snapshot.get(keys.row),
-        snapshot.get(keys.count(key)),
-        ask_key_holders(snapshot, keys, key),
-    )
-    state = KeyState(keys, key, _counting(keys, rule.value), row.value)
-    return _key_of(state, runtime_of(tr).now_us(), holders())
-
-
-def listed_keys(tr: Transaction, keys: LimitKeys, limit: int, after: bytes | None) -> Page[LimitKey]:
-    start = keys.counts.start if after is None else keys.count(after) + b"\x00"
-    snapshot = writable(tr).snapshot
-    asked, rows = snapshot.get(keys.row), snapshot.get_range(start, keys.counts.stop, limit=limit).to_list()
-    rule, now_us = _counting(keys, asked.value), runtime_of(tr).now_us()
-    found = [KeyState(keys, keys.parts_of(row.key)[1], rule, row.value) for row in rows]
-    following = place_text(found[-1].key) if len(rows) == limit else None
-    return Page((_key_of(state, now_us) for state in found), following)
-
-
-def _counting(keys: LimitKeys, stored: bytes | None) -> Rule:
-    rule = known_rule(keys.name, stored)
-    if not rule.per_key:
-        raise InvalidArgument(name="name", wanted="a limit that was set with `per_key`", got=keys.name)
-    return rule
-
-
-def _key_of(state: KeyState, now_us: int, holders: Sequence[LimitHolder] = ()) -> LimitKey:
-    next_us = state.next_us(now_us)
-    return LimitKey(
-        key=shown_key(state.key),
-        used=state.used,
-        free=state.free(now_us) or 0,
-        next=None if next_us is None else next_us / 1_000_000,
-        holders=holders,
-    )
-
-
-def used_of(state: State, total: bytes | None) -> int:
-    """Number of slots of a limit that tasks hold, of all keys. `total`: those of tasks with keys."""
-    assert state.rule is not None
-    return sum(state.numbers) + number_of(total) if state.rule.is_of_slots else 0

@@ -9,6 +9,7 @@ from functools import partial
 from itertools import chain
 
 from fdbqueue.core import limits
+from fdbqueue.core.database import runtime_of
 from fdbqueue.core.seam import DatabaseOrTransaction, ReadTransaction, Transaction
 from fdbqueue.core.task import ReachedLimit
 from fdbqueue.tasks.limits.parking import (
@@ -20,21 +21,23 @@ from fdbqueue.tasks.limits.parking import (
     walk_out,
 )
 from fdbqueue.tasks.limits.rule import KEYED, Held, LimitKeys, Rule, encode_held, held_of, rule_of
+from fdbqueue.tasks.limits.shown import (
+    ask_holders,
+    ask_key_holders,
+    reached_of,
+    reached_of_key,
+    unreadable_of,
+)
 from fdbqueue.tasks.limits.state import (
     Ask,
     Gate,
     Keyed,
-    KeyState,
     State,
     ask,
     ask_by_snapshot,
-    ask_holders,
-    ask_key_holders,
+    ask_key,
     give_slots,
-    reached_of,
-    reached_of_key,
     rely_on_all,
-    unreadable_of,
 )
 
 Slots = Mapping[str, int]
@@ -63,8 +66,8 @@ class _Apart:
 
     def ask(self, tr: Transaction, name: str, key: bytes) -> Ask:
         state = self.states[name]()
-        row = tr.snapshot.get(state.keys.count(key))
-        return lambda: KeyState(state.keys, key, state.rule, row.value).free(self.now_us)
+        asked = ask_key(tr.snapshot, state.keys, key)
+        return lambda: asked(state.rule).free(self.now_us)
 
 
 class Limits:
@@ -154,8 +157,8 @@ class Limits:
         early = {name: self._settling(name).ask_next(tr) for name, has in self._has_keys.items() if has}
 
         def reply() -> int | None:
-            first = max(_known(state().next_us(now_us) for state in of_all.values()), default=None)
-            tokens, keys = [state().next_us(now_us) for state in named.values()], list[int | None]()
+            first = max(_known(state().wakes_us(now_us) for state in of_all.values()), default=None)
+            tokens, keys = [state().wakes_us(now_us) for state in named.values()], list[int | None]()
             for name, state in named.items():
                 self._note(name, state().rule)
                 if self._has_keys[name]:
@@ -177,17 +180,17 @@ class Limits:
     ) -> Callable[[], ReachedLimit | None]:
         whole, holders = ask_by_snapshot(tr, keys), ask_holders(tr, keys)
         key = keyed[1] if keyed is not None and keyed[0] == keys.name else None
-        row = None if key is None else tr.get(keys.count(key))
+        of_key = None if key is None else ask_key(tr, keys, key)
         key_holders = None if key is None else ask_key_holders(tr, keys, key)
 
         def reply() -> ReachedLimit | None:
             state = whole()
             if key is not None and state.error is not None:
                 return self._parked(tr, state, key)
-            if key is None or row is None or key_holders is None or not state.counts_keys:
+            if key is None or of_key is None or key_holders is None or not state.counts_keys:
                 return reached_of(state, now_us, holders()) if state.free(now_us) == 0 else None
-            of_key = KeyState(keys, key, state.rule, row.value)
-            return None if of_key.has_room(now_us) else reached_of_key(of_key, now_us, key_holders())
+            found = of_key(state.rule)
+            return None if found.has_room(now_us) else reached_of_key(found, now_us, key_holders())
 
         return reply
 
@@ -258,14 +261,14 @@ class Limits:
                 groups.setdefault(keyed[1], []).append(at)
         keys = state.keys
         asked = [
-            (key, ats, tr.snapshot.get(keys.count(key)), ask_lanes(tr.snapshot, keys, key, has_room=False))
+            (key, ats, ask_key(tr.snapshot, keys, key), ask_lanes(tr.snapshot, keys, key, has_room=False))
             for key, ats in groups.items()
         ]
-        for key, ats, row, lanes in asked:
-            if KeyState(keys, key, state.rule, row.value).start(tr, len(ats), now_us):
+        for key, ats, of_key, lanes in asked:
+            if of_key(state.rule).start(tr, len(ats), now_us):
                 rely_on_lanes(tr, keys, key)
                 turn_asked(tr, self._root, keys, key, lanes.to_list(), has_room=False)
-            if state.rule is not None and state.rule.is_of_slots:
+            if state.rule is not None and state.rule.has_slots:
                 for at in ats:
                     slots[at][keys.name] = KEYED
                     held = encode_held(Held(KEYED, *holder))
@@ -303,14 +306,15 @@ class Limits:
     def _give_keys_back(self, tr: Transaction, keys: LimitKeys, freed: Mapping[bytes, int]) -> None:
         """Give back this number of slots of each key, and open the lanes that have waited for them."""
         lanes = [(key, ask_lanes(tr, keys, key, has_room=True)) for key in freed]
-        rule, rows = tr.snapshot.get(keys.row), [tr.snapshot.get(keys.count(key)) for key in freed]
-        for (key, parked), row in zip(lanes, rows, strict=True):
-            state, waits = KeyState(keys, key, rule_of(rule.value), row.value), parked.to_list()
-            may_open = not state.is_apart or state.may_start_after(freed[key])
+        rule, asked = tr.snapshot.get(keys.row), [ask_key(tr.snapshot, keys, key) for key in freed]
+        found = rule_of(rule.value)
+        for (key, parked), of_key in zip(lanes, asked, strict=True):
+            state, waits = of_key(found), parked.to_list()
+            may_open = found is None or not found.per_key or state.may_start_after(freed[key])
             if waits and not may_open:  # another end may give back as many meanwhile, and see none open, too
                 tr.add_read_conflict_key(keys.count(key))
             state.hold(tr, -freed[key])
-            if waits and may_open:
+            if waits and may_open and state.has_token(tr, freed[key], runtime_of(tr).now_us()):
                 turn_asked(tr, self._root, keys, key, waits, has_room=True)
 
     def give_back_unread(self, tr: Transaction, id_: bytes) -> None:

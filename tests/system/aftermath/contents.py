@@ -280,7 +280,7 @@ def are_groups_swept(rows: Mirror, root: RootKeys) -> bool:
 def tokens_s(rows: Mirror, root: RootKeys, tasks: int) -> float:
     """The longest time in which a limit of starts gets `tasks` tokens, and those of a burst."""
     rules = (rule_of(row.value) for row in rows.under(root.limits.start, root.limits.stop))
-    starts = [rule for rule in rules if rule is not None and not rule.is_of_slots]
+    starts = [rule for rule in rules if rule is not None and rule.has_starts]
     return max(((tasks + rule.burst) * rule.per_us / rule.rate / 1_000_000 for rule in starts), default=0.0)
 
 

@@ -390,7 +390,7 @@ class LimitRules:
     def _judge_limit(self, name: str, step: Step, mirror: Mirror) -> Iterator[str]:
         keys = LimitKeys(self._keys.prefix, name)
         rule = rule_of(mirror.value(keys.row))
-        if rule is None or not rule.is_of_slots:
+        if rule is None or not rule.has_slots:
             return
         numbers = cells_of(mirror.value(keys.cells))
         held = [self._held[name, cell] for cell in range(CELLS_MAX)]
@@ -404,7 +404,7 @@ class LimitRules:
     def _judge_key(self, name: str, key: bytes, step: Step, mirror: Mirror) -> Iterator[str]:
         keys = LimitKeys(self._keys.prefix, name)
         rule = rule_of(mirror.value(keys.row))
-        if rule is None or not rule.is_of_slots or not rule.per_key:
+        if rule is None or not rule.has_slots or not rule.per_key:
             return
         used, held = number_of(mirror.value(keys.count(key))), self._of_keys[name, key]
         if used != held:
@@ -418,7 +418,7 @@ class LimitRules:
         total = number_of(mirror.value(keys.total))
         held = sum(count for (of, _), count in self._of_keys.items() if of == name)
         rule = rule_of(mirror.value(keys.row))
-        if rule is not None and rule.is_of_slots and total != held:
+        if rule is not None and rule.has_slots and total != held:
             yield f"{total} slots of the limit {name!r} are in use by keys, and tasks hold {held}"
 
 
