@@ -19,13 +19,14 @@ from fdbqueue.aio.engines import on_loop
 from fdbqueue.aio.hub import Hub, Unheard, current_fiber, hub_of
 from fdbqueue.aio.runtime import in_fiber, in_thread, park_until_done
 from fdbqueue.aio.verbs import Face, constructor_of, database_of, plain, target_of
-from fdbqueue.core.arguments import checked_function
+from fdbqueue.core.arguments import checked_function, require_finished
 from fdbqueue.core.database import Handle, as_database, require_open
 from fdbqueue.core.errors import BlockingCall, InvalidArgument, LeaseLost, TaskCancelled, WrongType
 from fdbqueue.core.logger import logger
 from fdbqueue.core.root_keys import DEFAULT_ROOT
 from fdbqueue.core.runtime import Runtime
 from fdbqueue.core.seam import AnyDatabase
+from fdbqueue.fleet.around import Once, checked_once
 from fdbqueue.fleet.held import HeldTask as BlockingHeldTask
 from fdbqueue.fleet.held import Hold, step_arguments
 from fdbqueue.fleet.options import Hooks, WorkerKeywords, WorkerOptions
@@ -125,6 +126,20 @@ class FiberWorker(BlockingWorker):
 
     def _places(self) -> int:
         return self._options.concurrency
+
+    def _call_once(self, name: str, function: Once) -> object:
+        """Call it on the loop; a coroutine runs there as a task."""
+        result = function()
+        if not asyncio.iscoroutine(result):
+            return require_finished(name, result)
+        hub: Hub = self._runtime.hub  # type: ignore[attr-defined]  # a LoopRuntime
+        try:
+            result = in_fiber(hub, partial(_without_exit, hub, result))()
+        except asyncio.CancelledError:
+            raise RuntimeError(f"{name} was cancelled") from None
+        if isinstance(result, ENDS_A_LOOP):
+            raise result
+        return result
 
     def _overran(self, hold: Hold) -> None:
         """The coroutine is cancelled, so no process has to be replaced for it."""
@@ -339,16 +354,20 @@ class Worker(Handle):
         *,
         hooks: Hooks = Hooks(),  # noqa: B008  # a value
         root: Any = DEFAULT_ROOT,
+        setup: Once | None = None,
+        teardown: Once | None = None,
         **options: Unpack[WorkerKeywords],
     ) -> None:
         """Raises: WrongType for a blocking function; InvalidArgument, WrongFace, NotADatabase."""
         if not is_asynchronous(handler):
             raise WrongType(name="handler", wanted="a coroutine function (async def)", got=handler)
         WorkerOptions.checked(**options)
+        checked_once("setup", setup, True)
+        checked_once("teardown", teardown, True)
         database = database_of(db)
         self._hub = database.hub
         make = partial(FiberWorker, database.blocking, plain(queues), CoroutineHandler(handler))
-        self._make = partial(make, hooks=hooks, root=root, **options)
+        self._make = partial(make, hooks=hooks, root=root, setup=setup, teardown=teardown, **options)
         self._worker: FiberWorker | None = None
         self._making = asyncio.Lock()
 

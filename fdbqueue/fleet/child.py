@@ -203,6 +203,8 @@ def worker_of(orders: Orders, database: Database, at_work: AtWork) -> Worker:
         hooks=at_work.told_to(hooks_named(orders.hooks)),
         root=Subspace((), bytes.fromhex(orders.root)),
         run_id=bytes.fromhex(orders.run),
+        setup=None if orders.setup is None else handler_named(orders.setup),
+        teardown=None if orders.teardown is None else handler_named(orders.teardown),
         **vars(orders.options),
     )
 

@@ -80,6 +80,8 @@ class WorkerStatus:
     running: tuple[Running, ...]
     overrun: int
     """Number of threads that were given up, as a handler ran longer than `timeout_s`."""
+    trouble: str = ""
+    """The reason why it takes nothing: its `setup` fails."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,8 @@ class Presence:
     seen: float
     more_queues: int = 0
     """Number of queues that `queues` has no room for."""
+    trouble: str = ""
+    """The reason why it takes nothing: its `setup` fails."""
 
 
 def presence_of(
@@ -115,6 +119,7 @@ def presence_of(
         running=fitting(status.running[: limits.RUNNING_SHOWN]),
         seen=runtime.now(),
         more_queues=len(queues) - len(told),
+        trouble=status.trouble,
     )
 
 
@@ -196,7 +201,7 @@ class Appearance:
 
     def _show(self, session: Session, current: Presence) -> None:
         running = tuple((one.id, one.cancelled, one.fraction) for one in current.running)
-        news = (session.id, (current.tally, running))
+        news = (session.id, (current.tally, running, current.trouble))
         if news == self._shown or session.lost:
             return
 
@@ -271,6 +276,8 @@ class Orders:
     log_level: str = "info"
     run: str = ""
     """The run that counts its outcomes, in hexadecimal."""
+    setup: str | None = None
+    teardown: str | None = None
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ from fdbqueue.core.open import open as open_database
 from fdbqueue.core.root_keys import DEFAULT_ROOT
 from fdbqueue.core.runtime import RealRuntime, parent_only
 from fdbqueue.core.visible import counted, text_of
+from fdbqueue.fleet.around import checked_target
 from fdbqueue.fleet.logs import checked_level
 from fdbqueue.fleet.options import WorkerKeywords, WorkerOptions, names_of, opened
 from fdbqueue.fleet.outcomes import Backoff
@@ -252,6 +253,8 @@ class Fleet(Handle):
         recycle_tasks: int | None = None,
         recycle_mb: float | None = None,
         hooks: str | None = None,
+        setup: str | None = None,
+        teardown: str | None = None,
         argument: Any = None,
         log_level: str = "info",
         stdout: int | None = None,
@@ -260,8 +263,9 @@ class Fleet(Handle):
     ) -> None:
         """Check the options; start nothing yet. WorkerOptions documents the `options`.
 
-        `handler` and `hooks` are "module:name", which each process imports. With an `argument`, a value that
-        JSON can carry, `handler` names a function that is called with it and returns the handler.
+        `handler`, `hooks`, `setup` and `teardown` are "module:name", which each process imports. With an
+        `argument`, a value that JSON can carry, `handler` names a function that is called with it and
+        returns the handler.
 
         A process is replaced after `recycle_tasks` attempts, or when it has more than `recycle_mb` megabytes,
         or when a handler has run longer than `timeout_s`, as its thread may never end.
@@ -290,6 +294,8 @@ class Fleet(Handle):
             None if hooks is None else checked_text("hooks", hooks, limits.URL_BYTES_MAX),
             checked_argument(argument),
             checked_level(log_level),
+            setup=checked_target("setup", setup),
+            teardown=checked_target("teardown", teardown),
         )
         self._stdout = stdout
         self._root = root

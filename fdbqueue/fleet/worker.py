@@ -15,7 +15,7 @@ from typing import Any, Self, Unpack
 
 from fdbqueue.core import limits
 from fdbqueue.core import logger as loggers
-from fdbqueue.core.arguments import checked_bytes, checked_function, checked_timeout
+from fdbqueue.core.arguments import checked_bytes, checked_function, checked_timeout, require_finished
 from fdbqueue.core.database import Database, Handle, as_database, require_open
 from fdbqueue.core.errors import (
     DeferredBody,
@@ -32,6 +32,7 @@ from fdbqueue.core.sessions.keeper import keeper_of
 from fdbqueue.core.sessions.session import Session
 from fdbqueue.core.task import Failure
 from fdbqueue.core.visible import SURVIVED
+from fdbqueue.fleet.around import Around, Once, checked_once
 from fdbqueue.fleet.feed import Feed, Found, Outage, Refill, Start, Starting
 from fdbqueue.fleet.held import Hold
 from fdbqueue.fleet.options import Hooks, Queues, WorkerKeywords, WorkerOptions, checked_hooks, opened
@@ -91,6 +92,7 @@ class ChosenByHandler(Handle):
 
     __slots__ = (
         "_appearance",
+        "_around",
         "_at_once",
         "_database",
         "_emptied",
@@ -165,12 +167,15 @@ class Worker(ChosenByHandler):
         hooks: Hooks = Hooks(),  # noqa: B008  # a value
         root: Any = DEFAULT_ROOT,
         run_id: bytes = b"",
+        setup: Once | None = None,
+        teardown: Once | None = None,
         **options: Unpack[WorkerKeywords],
     ) -> None:
         """Open the queues; take nothing yet. WorkerOptions documents the `options`.
 
         `queues`: a name or a TaskQueue, several of them, or a mapping of names to weights. `run_id`: the run
-        of a fleet that counts the outcomes.
+        of a fleet that counts the outcomes. `setup()` runs once before the first take, and again after a
+        pause if it fails; `teardown()` once after the last task. docs/workers.md says more.
 
         Reads: the definitions of the queues.
         If `handler` is a coroutine function, it runs on an event loop of the worker, in one thread, and its
@@ -187,6 +192,9 @@ class Worker(ChosenByHandler):
         self._options = chosen = WorkerOptions.checked(**options)
         self._queues = opened(self._database, queues, root)
         self._telling = Telling(self._database, checked_hooks(hooks))
+        on_loop = not self._chooses
+        begin, end = checked_once("setup", setup, on_loop), checked_once("teardown", teardown, on_loop)
+        self._around = Around(self._database, begin, end, self._call_once)
         self._name = f"{self._runtime.host_name()}:{self._runtime.process_id()}"
         keys = RootKeys(root)
         self._feed = Feed(self._database, self._queues, chosen.overtake)
@@ -283,12 +291,16 @@ class Worker(ChosenByHandler):
             if hold.began_at is not None and hold.open
         ]
         state = "stopping" if self._state == "working" and self._stopped.is_set() else self._state
-        return WorkerStatus(state, self._telling.tally, tuple(running), self._overrun)
+        return WorkerStatus(state, self._telling.tally, tuple(running), self._overrun, self._around.trouble)
 
     # Feeding: one thread.
 
+    def _call_once(self, name: str, function: Once) -> object:
+        return require_finished(name, function())
+
     def _run(self, until_empty: bool) -> None:
         try:
+            self._around.begin(self._stopped, self._require_open)
             while not self._stopped.is_set():
                 self._require_open()
                 lies = self._refill is not None and self._refill.lies_for(0)
@@ -307,6 +319,7 @@ class Worker(ChosenByHandler):
             self._stopped.set()
             with ExitStack() as last:  # all of them, also if one raises
                 last.callback(self._say_ended)
+                last.callback(self._around.end)
                 last.callback(self._end_session)
                 last.callback(self._pool.end)
                 last.callback(self._heartbeat.end, limits.CLOSE_TIMEOUT_S)

@@ -64,7 +64,7 @@ ROOMS: Mapping[str, str] = {
     "tasks/unique": "unique paired exact_mixed composed",
     "tasks/acks": "acks together refilled exact_worker keyed",
     "tasks/calls": f"{_PARTED} together paired bounded unique keyed",
-    "tasks/limits": "limited limit_keys paired_limits laned exact_mixed",
+    "tasks/limits": "limited limit_keys limit_parts paired_limits laned exact_mixed",
     "tasks/parted": _PARTED,
     "tasks/repartition": _PARTED,
     "verify": "verified exact exact_mixed",

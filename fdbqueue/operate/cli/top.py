@@ -194,6 +194,7 @@ def _worker_row(worker: Presence, now: float) -> Row:
         "running": len(worker.running),
         **asdict(worker.tally),
         "up": span(now - worker.since),
+        "trouble": worker.trouble,
     }
 
 
@@ -259,5 +260,5 @@ GROUP_COLUMNS = columns(
 )
 WORKER_COLUMNS = columns(
     *("worker", "handler", "queues", "threads", "running"),
-    *("done", "failed", "snoozed", "buried", "lost", "cancelled", "up"),
+    *("done", "failed", "snoozed", "buried", "lost", "cancelled", "up", "trouble"),
 )

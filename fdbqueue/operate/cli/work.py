@@ -303,6 +303,8 @@ class WithCommand(click.Command):
     help="after a failure: S seconds, doubled each time, CAP at most [1,600]",
 )
 @click.option("--hooks", metavar="MODULE:NAME", help="the Hooks to call for each task")
+@click.option("--setup", metavar="MODULE:FUNCTION", help="call it in each process, before its first take")
+@click.option("--teardown", metavar="MODULE:FUNCTION", help="call it in each process, after its last task")
 @click.option("--log-level", type=click.Choice(LEVELS), help="on standard error [info; error with --quiet]")
 @click.option("--quiet", is_flag=True, help="print no progress and no summary")
 def work(
@@ -345,7 +347,7 @@ def work(
     with here.database() as database:
         for name in queues:
             here.tasks_in(database, name)
-        if not executes or options["hooks"]:
+        if not executes or options["hooks"] or options["setup"] or options["teardown"]:
             look_in_working_directory()
         fleet = Fleet(here.url, weighted, handler, root=here.root, **options)
         if into is not None:

@@ -112,13 +112,15 @@ class Watching:
 
     def _may_block(self, limit: LimitKeys) -> bool:
         """True if a limit has no slot or token for one more task; also if a key uses it, or sweeps walk."""
-        of_key = next(iter(self.rows.keys_in(limit.counts.start, limit.counts.stop)), None)
-        if of_key is not None or self.rows.value(limit.walk) is not None:
+        rows = (self.rows.keys_in(under.start, under.stop) for under in (limit.counts, limit.keys_tokens))
+        if any(True for each in rows for _ in each) or self.rows.value(limit.walk) is not None:
             return True
         rule = rule_of(self.rows.value(limit.row))
         if rule is None:
             return False
-        return not State(limit, rule, cells_of(self.rows.value(limit.cells))).free(self.now_us())
+        cells = cells_of(self.rows.value(limit.cells))
+        tokens = cells_of(self.rows.value(limit.tokens)) if rule.has_both else ()
+        return not State(limit, rule, cells, tokens=tokens).free(self.now_us())
 
     def _overdue_s(self, waiting: _Waiting, keys: TaskKeys) -> float:
         """The most seconds for which a timer has been over beside the take. A task that comes back from a

@@ -54,18 +54,22 @@ class Opened:
         options: Callable[[], dict[str, Any]],
         *,
         per_key: bool = False,
+        rate: Callable[[Random], dict[str, Any]] = lambda _: {},
     ) -> None:
-        """`per_key`: the limits count each key apart."""
+        """`per_key`: the limits count each key apart. `rate`: the numbers that the limit of slots has beside
+        them, asked for at each change.
+        """
         self._kinds = [random.choice(kinds) for _ in NAMES]
         self._partitions = [random.choice((1, 1, 3)) for _ in NAMES]
         self.options = [options() for _ in NAMES]
         self.per_key = per_key
+        self.rate = rate
 
     def __call__(self, client: Client, at: int) -> TaskQueue:
         while True:
             Limit.set(client.db, STARTS, rate=RATE, per=PER_S, burst=BURST, per_key=self.per_key)
             if not any(found.name == SLOTS for found in Limit.list(client.db)):
-                Limit.set(client.db, SLOTS, slots=2, per_key=self.per_key)
+                Limit.set(client.db, SLOTS, slots=2, per_key=self.per_key, **self.rate(client.random))
             with suppress(LimitNotFound):  # it may be deleted at this moment
                 return self._created(client, at)
 
@@ -107,7 +111,7 @@ def _operate(client: Client, opened: Opened, size: Size) -> None:
     for _ in range(2 * size.steps):
         client.pause(0.7)
         slots = client.random.choice((1, 2, 3, 20))
-        Limit.set(client.db, SLOTS, slots=slots, per_key=opened.per_key)
+        Limit.set(client.db, SLOTS, slots=slots, per_key=opened.per_key, **opened.rate(client.random))
         q = client.random.choice(queues)
         if client.random.random() < 0.2:
             q.truncate(client.db)
