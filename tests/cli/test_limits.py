@@ -42,6 +42,23 @@ def test_a_limit_is_set_shown_listed_and_deleted(shell: Shell, program: Within) 
     assert deleted == {"name": "mails", "deleted": True}
 
 
+def test_a_limit_of_slots_and_a_rate_is_set_and_listed(shell: Shell, program: Within) -> None:
+    both = ("--slots", "2", "--rate", "1", "--per", "600", "--per-key")
+    said = program.run("limit", "set", "host", *both)[2]
+    assert "2 tasks at a time; 1 start in 600 s, at most 1 at once for each key" in said
+    program.run("create", "q", "--task-limit", "host")
+    program.run("put", "q", "--limit-key", "host", "acme", "a", "b")
+    with taken(shell):
+        [row] = [line.split("\t") for line in program.run("limit", "list")[1].splitlines()]
+        assert row == ["host", "2 at a time; 1 in 600 s, burst 1 for each key", "1", "1"]
+        assert program.row("limit", "keys", "host", "--key", "acme")["free"] == 0
+        waits = program.row("tasks", "q", "--state", "ready")
+        [first, *_] = program.run("explain", "q", waits["id"])[1].splitlines()
+    assert first.startswith("limit reached\tThe limit 'host' has no token for the key 'acme': ")
+    assert program.run("limit", "set", "host", "--rate", "1", "--per", "1", "--per-key")[0] == 2
+    assert program.run("limit", "set", "host", "--slots", "2", "--per-key")[0] == 0
+
+
 def test_an_explanation_tells_the_limit(shell: Shell, program: Within) -> None:
     program.run("limit", "set", "api", "--slots", "1")
     program.run("create", "q", "--limit", "api")

@@ -7,7 +7,7 @@ import re
 import select
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -81,6 +81,18 @@ def test_a_function_is_called_with_each_task(shell: Shell) -> None:
         assert counted == [1] * 60
         db.clear_range_startswith(space.key())
     assert statistics(shell)["tasks"] | {"done": 0} == dict.fromkeys(statistics(shell)["tasks"], 0)
+
+
+@pytest.mark.parametrize(
+    "how", [(f"{JOBS}:nothing",), ("--exec", "--", "echo", "task")], ids=["function", "exec"]
+)
+def test_setup_and_teardown_are_called_in_each_process(shell: Shell, how: Sequence[str]) -> None:
+    filled(shell, "q", *range(9))
+    around = ("--setup", f"{JOBS}:begin", "--teardown", f"{JOBS}:end")
+    status, out, _ = shell.run("work", "q", "--until-empty", *around, *how, cwd=HERE)
+    said = out.split()
+    assert (status, said.count("begins"), said.count("ends")) == (0, 2, 2)
+    assert (said[0], said[-1]) == ("begins", "ends")
 
 
 def test_a_task_that_fails_is_buried_and_reported(shell: Shell) -> None:
@@ -278,6 +290,10 @@ def test_the_rate_is_that_of_the_last_seconds() -> None:
         (["q", "tests.cli.jobs:nothing", "--backoff", "1,-1"], "--backoff"),
         (["q", "tests.cli.jobs:nothing", "--log-level", "loud"], "--log-level"),
         (["q", "tests.cli.jobs:nothing", "--hooks", "tests.cli.jobs:nothing"], "not an fdbqueue.Hooks"),
+        (["q", "tests.cli.jobs:nothing", "--setup", "nothing"], "module:function"),
+        (["q", "tests.cli.jobs:nothing", "--setup", "tests.cli.jobs:nobody"], "has no nobody"),
+        (["q", "tests.cli.jobs:nothing", "--teardown", "tests.cli.jobs:yields"], "a generator function"),
+        (["q", "tests.cli.jobs:nothing", "--setup", "tests.cli.jobs:nothing"], "without arguments"),
         (["q", "tests.cli.jobs:nothing", "--into", "plain"], "--into is for --exec"),
         (["q", "tests.cli.jobs:nothing", "--", "true"], "for --exec"),
         (["q", "--exec"], "behind --"),

@@ -46,6 +46,15 @@ def test_limits_tell_their_use(still: tuple[Database, StillClock]) -> None:
     assert "All is well" in said
 
 
+def test_a_limit_of_slots_and_a_rate_tells_the_use_of_both(still: tuple[Database, StillClock]) -> None:
+    db, _ = still
+    Limit.set(db, "host", slots=2, rate=6, per=60, burst=4)
+    queue = TaskQueue.create(db, "pages", limits=["host"])
+    queue.put_many(db, range(5))
+    queue.take(db, 0)
+    assert "host Fine 2 slots; 6 starts in 1m, burst 4 1 in use, 3 tokens 0" in page(db)
+
+
 def test_a_missing_limit_is_a_finding(still: tuple[Database, StillClock]) -> None:
     db, _ = still
     Limit.set(db, HOSTILE, slots=2)

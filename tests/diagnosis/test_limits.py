@@ -57,6 +57,18 @@ def test_slots_of_dead_sessions_are_told(still: Database, clock: StillClock) -> 
     assert (found.data["dead"], found.data["waiting"]) == (1, 2)
 
 
+@pytest.mark.parametrize(("slots", "severity"), [(1, Severity.WARNING), (2, Severity.FINE)])
+def test_a_limit_without_a_token_and_with_a_slot_is_fine(
+    still: Database, clock: StillClock, slots: int, severity: Severity
+) -> None:
+    Limit.set(still, "host", slots=slots, rate=1, per=600, per_key=True)
+    queue = TaskQueue.create(still, "orders", "fifottl", ttr=600, task_limits=["host"])
+    queue.put(still, "x", limits={"host": "a"})
+    assert queue.take(still, 0, session=Session(still, ttr=5)) is not None
+    clock.advance(60)
+    assert [one.severity for one in told(still, "limits")] == [severity]
+
+
 def test_slots_of_a_key_that_dead_sessions_hold_are_told(still: Database, clock: StillClock) -> None:
     """A key with a free slot is left out, and so is one whose tasks run."""
     Limit.set(still, "tenant", slots=2, per_key=True)

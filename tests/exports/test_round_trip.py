@@ -409,6 +409,15 @@ def test_limits_come_along_and_leave_those_that_exist(tmp_path: Path, target: Da
         assert before.rate == there.rate
 
 
+def test_a_limit_of_slots_and_a_rate_comes_along(tmp_path: Path, target: Database) -> None:
+    with fdbqueue.open("memory:") as db:
+        Limit.set(db, "host", slots=3, rate=50, per=1.5, burst=7, per_key=True)
+        TaskQueue.create(db, "pages", task_limits=["host"]).pause(db)
+        export(db, tmp_path / "export")
+        imported(target, tmp_path / "export")
+        assert Limit.open(target, "host") == Limit.open(db, "host")
+
+
 def test_an_import_makes_the_limits_of_its_queues_only(tmp_path: Path, target: Database) -> None:
     with fdbqueue.open("memory:") as db:
         set_limits(db)

@@ -282,6 +282,16 @@ def test_limits_are_told_by_name(memory: tuple[Database, StillClock]) -> None:
     assert (waiting, missing) == ([3, 0, None], [0, 0, 1])
 
 
+def test_a_limit_of_slots_and_a_rate_has_the_numbers_of_both(memory: tuple[Database, StillClock]) -> None:
+    db, _ = memory
+    Limit.set(db, "host", slots=1, rate=60, per=60, burst=4)
+    queue = TaskQueue.create(db, "q", limits=["host"])
+    queue.put_many(db, range(5))
+    queue.take(db, 0)
+    scraped, names = Scraped(db), ("slots", "used_slots", "starts_per_second", "tokens", "reached")
+    assert [scraped.value(f"limit_{name}", limit="host") for name in names] == [1, 1, 1, 3, 1]
+
+
 def test_an_unreadable_limit_is_told_as_missing(memory: tuple[Database, StillClock]) -> None:
     db, _ = memory
     Limit.set(db, "api", slots=2)

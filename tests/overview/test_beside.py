@@ -65,6 +65,17 @@ def test_a_limit_of_starts_tells_its_tokens(still: Database, clock: StillClock) 
     assert (found.free, found.waiting, found.next) == (0, 3, pytest.approx(clock.now() + 1))
 
 
+def test_a_limit_of_slots_and_a_rate_tells_both(still: Database, clock: StillClock) -> None:
+    Limit.set(still, "host", slots=3, rate=1, per=10, burst=2)
+    queue = TaskQueue.create(still, "q", limits=["host"])
+    queue.put_many(still, range(5))
+    first, _ = queue.take_many(still, 5)
+    queue.ack(still, first)
+    found = limit_of(still, "host")
+    assert (found.slots, found.used, found.rate, found.tokens) == (3, 1, 1, 0)
+    assert (found.free, found.waiting, found.next) == (0, 3, pytest.approx(clock.now() + 10))
+
+
 def test_a_missing_limit_is_told_if_a_queue_names_it(db: Database, space: Subspace) -> None:
     for name in ("api", "unused"):
         Limit.set(db, name, slots=1, root=space)
