@@ -32,7 +32,7 @@ from fdbqueue.tasks.firing import ScheduleState as ScheduleState
 from fdbqueue.tasks.firing import record_of, state_of
 from fdbqueue.tasks.group_settling import counts_of, readable_row
 from fdbqueue.tasks.groups import GroupProgress, progress_of
-from fdbqueue.tasks.limits.rule import LimitKeys, free_of_unused
+from fdbqueue.tasks.limits.rule import LimitKeys, free_of_unused, rule_of
 from fdbqueue.tasks.limits.shown import used_of
 from fdbqueue.tasks.limits.state import State, ask_by_snapshot
 from fdbqueue.tasks.options import is_kind
@@ -220,35 +220,41 @@ class Beside:
 
 
 class RootLook:
-    """It remembers the names of the limits of its last look."""
+    """It remembers the limits of its last look."""
 
     def __init__(self, keys: RootKeys) -> None:
         self._keys = keys
-        self._known: Sequence[str] = ()
+        self._known: Mapping[str, LimitKeys] = {}
 
     def ask(self, tr: ReadTransaction, now_us: int) -> Callable[[], Beside]:
         """Ask by snapshot, for as many limits, schedules and rows of groups as `limits` allows."""
         keys, most = self._keys, limits.FIGURES_LIMITS
         named = tr.get_range(keys.limits.start, keys.limits.stop, limit=most, streaming_mode=EXACT)
-        guessed = {name: self._ask(tr, name) for name in self._known}
+        guessed = {name: self._ask(tr, limit) for name, limit in self._known.items()}
         schedules = ask_rows(tr, keys, limits.FIGURES_SCHEDULES, "")
         groups = ask_groups(tr, keys)
 
         def reply() -> Beside:
-            names = [name for row in named if (name := keys.limit_of(row.key)) is not None]
-            asked = [guessed.get(name) or self._ask(tr, name) for name in names]
-            self._known = names
+            known = {
+                name: self._seen(name, row) for row in named if (name := keys.limit_of(row.key)) is not None
+            }
+            asked = [guessed.get(name) or self._ask(tr, limit) for name, limit in known.items()]
+            self._known = known
             rows, found = schedules(), groups()
             states = [state() for state in asked]
-            is_whole = len(names) < most and rows.next is None
+            is_whole = len(known) < most and rows.next is None
             told = [_limit(state, total, now_us) for state, total in states if state.stored is not None]
             return Beside(told, [_schedule(row, now_us) for row in rows], found, is_whole)
 
         return reply
 
-    def _ask(self, tr: ReadTransaction, name: str) -> Callable[[], tuple[State, bytes | None]]:
+    def _seen(self, name: str, row: KeyValue) -> LimitKeys:
+        limit = self._known.get(name) or LimitKeys(self._keys.prefix, name)
+        limit.note(rule_of(row.value))
+        return limit
+
+    def _ask(self, tr: ReadTransaction, keys: LimitKeys) -> Callable[[], tuple[State, bytes | None]]:
         """Ask for a limit, and for the slots in use of all its keys."""
-        keys = LimitKeys(self._keys.prefix, name)
         state, total = ask_by_snapshot(tr, keys), tr.get(keys.total)
         return lambda: (state(), total.value)
 

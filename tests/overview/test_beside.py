@@ -169,7 +169,7 @@ def test_a_look_beside_the_queues_costs_no_round_trip_more(clock: StillClock) ->
         engine = Trips(inner.engine)
         db, overview = Database(engine, clock), Overview()  # type: ignore[arg-type]
         for number in range(3):
-            Limit.set(db, f"l{number}", slots=1)
+            Limit.set(db, f"l{number}", slots=1, rate=1, per=1)
             TaskQueue.create(db, f"q{number}", limits=[f"l{number}"])
             Schedule.create(db, f"s{number}", every=10, queue="q0")
             Group.create(db)

@@ -16,6 +16,7 @@ from tests.conftest import TEST_ROOT, open_engine
 from tests.support import NOT_COMMITTED, commit_code
 from tests.tasks.partitions import PartitionsBench
 from tests.tasks.support import StillClock
+from tests.tasks.trips import Trips, reads_of
 
 HOST = "host"
 PER_S = 10.0
@@ -392,3 +393,21 @@ def test_a_process_that_has_not_seen_the_change_goes_by_it(hosts: MakeHosts) -> 
     b.settle()
     assert b.take().data == 2
     assert sound(b)
+
+
+@every_way
+def test_a_take_under_both_parts_costs_no_round_trip_more(trips: tuple[Database, Trips], way: str) -> None:
+    db, engine = trips
+    costs = []
+    for name, numbers in (("one", {"slots": 99}), ("both", {"slots": 99, "rate": 99, "per": 1, "burst": 99})):
+        Limit.set(db, name, **numbers, per_key=way == "keys")
+        queue = TaskQueue.create(db, name, **{("limits" if way == "limits" else "task_limits"): [name]})
+        named: dict[str, Any] = {"limits": None, "task_limits": [name], "keys": {name: "a"}}
+        seen = []
+        for _ in range(3):
+            queue.put(db, "x", limits=named[way])
+            seen.append(reads_of(engine, db, lambda tr, queue=queue: queue.take(tr)))
+        assert seen[-1][-1] is not None
+        costs.append(seen[-1][:2])
+    (waits, reads), both = costs
+    assert both == (waits, reads + (4 if way == "keys" else 1))

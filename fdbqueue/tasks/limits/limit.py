@@ -26,6 +26,7 @@ from fdbqueue.tasks.limits.rule import (
     free_of_unused,
     keys_of,
     known_rule,
+    rule_of,
     rule_to_bytes,
 )
 from fdbqueue.tasks.limits.shown import LimitKey, ask_holders, listed_keys, open_key, used_of
@@ -284,8 +285,10 @@ def _open(tr: Transaction, keys: LimitKeys) -> Limit:
 def _listed(tr: Transaction, keys: RootKeys, after: bytes | None) -> "tuple[list[Limit], bytes | None]":
     start, stop = keys.limits.start if after is None else after + b"\x00", keys.limits.stop
     rows = writable(tr).snapshot.get_range(start, stop, limit=limits.LIMITS_READ_TOGETHER).to_list()
-    names = [name for row in rows if (name := keys.limit_of(row.key)) is not None]
-    each = [LimitKeys(keys.prefix, name) for name in names]
+    named = [(name, row) for row in rows if (name := keys.limit_of(row.key)) is not None]
+    each = [LimitKeys(keys.prefix, name) for name, _ in named]
+    for one, (_, row) in zip(each, named, strict=True):
+        one.note(rule_of(row.value))
     asked = [(ask_by_snapshot(tr.snapshot, one), tr.snapshot.get(one.total)) for one in each]
     now_us = runtime_of(tr).now_us()
     found = [_shown(reply(), now_us, total.value) for reply, total in asked]

@@ -121,6 +121,10 @@ class LimitKeys:
         asks for the tokens at once.
         """
 
+    def note(self, rule: "Rule | None") -> None:
+        """Remember the parts of a rule that this process has seen."""
+        self.has_both = rule is not None and rule.has_both
+
     def _packed(self, *parts: Any) -> bytes:
         key: bytes = layer.pack(parts, prefix=self._prefix)
         return key
