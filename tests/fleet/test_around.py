@@ -90,11 +90,13 @@ def test_a_setup_that_fails_is_an_outage_and_no_failed_attempt(
     found = queue.peek(db, task.id)
     assert (found.state, found.attempts, found.failures) == (TaskState.READY, 0, 0)
     assert worker.status().trouble == "setup: ConnectionError: no route to the pool"
+    assert queue.explain(db, task.id).workers == 0
     assert "setup has failed, and is called again" in caplog.text
 
     opens.append(True)
     wait_until(lambda: "task" in told)
     wait_until(lambda: all(not one.trouble for one in workers(db, root=space)))
+    assert queue.explain(db, queue.put(db, "next", delay=60).id).workers == 1
     worker.stop()
     assert worker.join(PATIENCE_S)
     assert told[told.index("task") :] == ["task", "teardown"]

@@ -1,4 +1,6 @@
-"""The live workers of queues. fdbqueue/fleet/status.py writes their presences."""
+"""The live workers of queues. fdbqueue/fleet/status.py writes their presences. One in trouble takes nothing,
+and is not counted.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -16,6 +18,7 @@ from fdbqueue.core.unreadable import DAMAGED
 class _Presence(msgspec.Struct):
     queues: tuple[str, ...]
     more_queues: int = 0
+    trouble: str = ""
 
 
 _read = msgspec.json.Decoder(_Presence).decode
@@ -49,7 +52,7 @@ def ask_all_workers(tr: ReadTransaction, keys: RootKeys, now_us: int) -> Callabl
         presences = [
             _presence_of(row.value) for row in rows.to_list() if keys.session_of(bytes(row.key)) not in dead
         ]
-        return _counted([presence for presence in presences if presence is not None])
+        return _counted([one for one in presences if one is not None and not one.trouble])
 
     return workers
 
@@ -81,7 +84,9 @@ def ask_workers(
 
 def _takes_from(value: bytes, queue: str) -> bool:
     presence = _presence_of(value)
-    return presence is not None and (queue in presence.queues or presence.more_queues > 0)
+    if presence is None or presence.trouble:
+        return False
+    return queue in presence.queues or presence.more_queues > 0
 
 
 def _presence_of(value: bytes) -> _Presence | None:
