@@ -138,7 +138,7 @@ class KeyLanes:
             return
         # Starts and ends of tasks of the key decide whether a new lane is open, and so does the limit.
         state = asked.state_of_key(rule_of(asked.rule.value))
-        for read in {lane.limit.row, lane.limit.count(lane.key), state.starts_key}:
+        for read in dict.fromkeys((lane.limit.row, lane.limit.count(lane.key), state.starts_key)):
             tr.add_read_conflict_key(read)
         now_us = runtime_of(tr).now_us()
         has_room = state.has_room(now_us)

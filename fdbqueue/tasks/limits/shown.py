@@ -52,7 +52,7 @@ def reached_of(state: State, now_us: int, holders: tuple[LimitHolder, ...]) -> R
     return ReachedLimit(
         name=state.keys.name,
         slots=slots,
-        used=0 if slots is None else sum(state.numbers),
+        used=used_of(state, None),
         next=None if next_us is None else next_us / 1_000_000,
         holders=holders,
         has_both=rule is not None and rule.has_both,

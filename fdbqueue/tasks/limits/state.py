@@ -147,7 +147,6 @@ def places(slots: int, used: Sequence[int], count: int, first: int) -> Places | 
 
 
 _ONE = (1).to_bytes(8, "little")
-_NONE_APART: Sequence[int] = ()
 _NO_TOKENS: Sequence[int] = ()
 
 
@@ -285,7 +284,7 @@ def _replied(tr: ReadTransaction, keys: LimitKeys, row: Value) -> Callable[[], S
     def reply() -> State:
         nonlocal state
         if state is None:
-            rule, times = rule_of(row.value), _NONE_APART
+            rule, times = rule_of(row.value), _NO_TOKENS
             keys.has_both = rule is not None and rule.rate > 0 < rule.slots
             if keys.has_both:
                 times = cells_of((tr.get(keys.tokens) if tokens is None else tokens).value)
