@@ -346,6 +346,7 @@ RUNNING_SHOWN = 50
 PRESENCE_PART_BYTES_MAX = 40_000
 WORKERS_LISTED_MAX = 1_000
 THREADS_MAX = 1_000
+ATTEMPTS_MAX = 1_000_000
 CONCURRENCY_MAX = 10_000
 PROCESSES_MAX = 1_000
 # The session of a fleet's supervisor: a database may be away for this long, and the counts of the run stay.

@@ -73,6 +73,8 @@ class Task:
     """The groups that count it."""
     waits_for: str | None = None
     """The group for which it waits, delayed without a due time; None for none."""
+    attempts_max: float | None = None
+    """The attempts that its put has named, inf for no bound; None for those of its queue or worker."""
     existed: bool = field(default=False, compare=False)
     """True if this is the answer of a put that found the task, and made none."""
 
@@ -337,3 +339,7 @@ class Explanation:
     """Of a delayed task without a due time; None, too, if its group is gone."""
     reached: tuple[ReachedLimit, ...] = ()
     """Of a ready task: the limits that let it not start."""
+    attempts_max: float | None = None
+    """The failures before its burial, inf for no bound; None for those of the worker that takes it."""
+    attempts_from: str = "worker"
+    """Who says that number: "task", "queue" or "worker"."""

@@ -205,7 +205,7 @@ def worker_of(orders: Orders, database: Database, at_work: AtWork) -> Worker:
         run_id=bytes.fromhex(orders.run),
         setup=None if orders.setup is None else handler_named(orders.setup),
         teardown=None if orders.teardown is None else handler_named(orders.teardown),
-        **vars(orders.options),
+        **orders.options.keywords(),
     )
 
 

@@ -29,7 +29,9 @@ from fdbqueue.core.registry import checked_name
 from fdbqueue.core.seam import AnyDatabase
 from fdbqueue.core.visible import SURVIVED, text_of
 from fdbqueue.fleet.held import HeldTask
-from fdbqueue.fleet.outcomes import Backoff, Verdict, checked_backoff
+from fdbqueue.fleet.outcomes import Verdict
+from fdbqueue.tasks.attempts import Asked
+from fdbqueue.tasks.options import Backoff, checked_backoff, given_attempts, stored_attempts
 from fdbqueue.tasks.queue import TaskQueue
 
 _log = logger("fdbqueue.worker")
@@ -119,8 +121,8 @@ class WorkerKeywords(TypedDict, total=False):
     threads: int
     concurrency: int
     transactional: bool
-    attempts: int | None
-    backoff: Backoff
+    attempts: float | None
+    backoff: Backoff | None
     timeout_s: float | None
     grace_s: float
     session_ttr_s: float
@@ -135,10 +137,14 @@ class WorkerOptions:
     """Number of coroutine functions that run at the same time, if the handler is one."""
     transactional: bool = False
     """True if the handler is called as `handler(tr, task)`, in the transaction of the ack."""
-    attempts: int | None = 5
-    """Number of failed attempts after which a task is buried; None for no bound."""
-    backoff: Backoff = Backoff()  # noqa: RUF009  # a value
-    """Delay of a failed task before its next attempt."""
+    attempts: int | None = None
+    """Number of failed attempts after which a task is buried, inf for no bound (here NO_BOUND, which the
+    orders of a fleet can carry), if neither its put nor its queue says it. None is 5.
+    """
+    backoff: Backoff | None = None
+    """Delay of a failed task before its next attempt, if neither its put nor its queue says it. None is
+    Backoff().
+    """
     timeout_s: float | None = None
     """Run time after which an attempt has failed. Its thread is given up, and another takes its place."""
     grace_s: float = 30.0
@@ -154,17 +160,28 @@ class WorkerOptions:
         """Enough for the handlers of either sort that run at the same time."""
         return max(self.threads, self.concurrency)
 
+    @property
+    def asked(self) -> Asked:
+        return Asked(given_attempts(self.attempts), self.backoff)
+
+    def keywords(self) -> dict[str, Any]:
+        """The options as a caller gives them."""
+        return {**vars(self), "attempts": given_attempts(self.attempts)}
+
     @classmethod
     def checked(cls, **given: Unpack[WorkerKeywords]) -> "WorkerOptions":
         """Raises InvalidArgument."""
-        options = cls(**given)
-        most, timeout_s = options.attempts, options.timeout_s
+        plain: dict[str, Any] = {**given}
+        if plain.get("attempts") is not None:
+            plain["attempts"] = stored_attempts("attempts", plain["attempts"])
+        options = cls(**plain)
+        timeout_s, backoff = options.timeout_s, options.backoff
         return cls(
             threads=checked_count("threads", options.threads, limits.THREADS_MAX),
             concurrency=checked_count("concurrency", options.concurrency, limits.CONCURRENCY_MAX),
             transactional=bool(options.transactional),
-            attempts=None if most is None else checked_count("attempts", most),
-            backoff=checked_backoff(options.backoff),
+            attempts=options.attempts,
+            backoff=None if backoff is None else checked_backoff("backoff", backoff),
             timeout_s=None if timeout_s is None else checked_span("timeout_s", timeout_s),
             grace_s=checked_seconds("grace_s", options.grace_s),
             session_ttr_s=checked_span("session_ttr_s", options.session_ttr_s),

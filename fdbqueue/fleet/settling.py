@@ -22,7 +22,6 @@ from fdbqueue.core.errors import (
     LeaseLost,
     NotTaken,
     QueueNotFound,
-    TaskNotFound,
     heals,
 )
 from fdbqueue.core.logger import about, logger
@@ -36,9 +35,10 @@ from fdbqueue.core.sessions.session import Session
 from fdbqueue.core.task import Renewed, Task, TaskState
 from fdbqueue.fleet.held import Hold
 from fdbqueue.fleet.options import Event, Hooks
-from fdbqueue.fleet.outcomes import Done, Failed, Policy, checked_returned
+from fdbqueue.fleet.outcomes import Done, Failed, checked_returned
 from fdbqueue.fleet.status import Tally
 from fdbqueue.tasks.acks import Acks
+from fdbqueue.tasks.attempts import Asked, number_for
 from fdbqueue.tasks.handle import has_come_back
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.tasks.verbs import TRANSACTION_TOO_LARGE
@@ -82,11 +82,11 @@ def ended(hold: Hold) -> Settled | None:
 class Settling:
     """Every call raises NotTaken, and changes nothing, if the lease is over."""
 
-    def __init__(self, database: Database, root: RootKeys, policy: Policy) -> None:
+    def __init__(self, database: Database, root: RootKeys, asked: Asked) -> None:
         self._database = database
         self._runtime = database.runtime
         self._root = root
-        self._policy = policy
+        self._asked = asked
         self.acks: Acks | None = None
         """Those that take tasks along; None for a worker of several queues."""
 
@@ -129,33 +129,29 @@ class Settling:
         return unless_cancelled(hold.queue.release(self._database, hold.lease), Settled("snoozed"))
 
     def fail(self, hold: Hold, failed: Failed) -> Settled:
-        """Release or bury the task by the policy, and record the failure."""
+        """Release or bury the task by what is in force for it, and record the failure."""
         random = self._runtime.random()
 
         def body(tr: Transaction) -> Settled:
             # Read again: a failure may have been excused since the take.
-            failures = self._peek(tr, hold).failures + 1
-            if self._policy.buries(failed, failures):
+            failures, rule = hold.queue._rule(tr, hold.lease, self._asked)
+            if failed.for_good or rule.is_used_up(failures + 1):
                 after = hold.queue.bury(tr, hold.lease, failure=failed.failure)
                 return unless_cancelled(after, Settled("buried"))
-            delay_s = self._policy.delay_s(failed, failures, random)
+            delay_s = rule.delay_s(failures + 1, random) if failed.delay_s is None else failed.delay_s
             after = hold.queue.release(tr, hold.lease, delay=delay_s, failure=failed.failure)
             return unless_cancelled(after, Settled("retried", delay_s))
 
         return run_once(self._database, self._root, body)
 
-    def _peek(self, tr: Transaction, hold: Hold) -> Task:
-        try:
-            return hold.queue.peek(tr, hold.task)
-        except TaskNotFound:
-            raise NotTaken(id=hold.task.id) from None
-
     def bury_if_exhausted(self, hold: Hold) -> bool:
         """Bury a task that has used up its attempts without an outcome. True if it was buried."""
-        most = self._policy.attempts
-        if most is None or not self._policy.is_exhausted(hold.task.failures):
+        if not hold.task.failures:
             return False
-        return hold.queue.exhaust(self._database, hold.task, most)
+        most, _ = number_for(hold.task, hold.queue.options, self._asked)
+        if most is None or hold.task.failures < most:
+            return False
+        return hold.queue.exhaust(self._database, hold.task, int(most))
 
     def give_back(self, hold: Hold, delay_s: float = 0.0, timeout_s: float | None = None) -> None:
         """Release the task without a failure; it is ready in `delay_s`. The take still counts."""

@@ -42,7 +42,6 @@ from fdbqueue.fleet.outcomes import (
     Failed,
     Judgement,
     Lost,
-    Policy,
     Snoozed,
     Unavailable,
     is_away,
@@ -198,7 +197,7 @@ class Worker(ChosenByHandler):
         self._name = f"{self._runtime.host_name()}:{self._runtime.process_id()}"
         keys = RootKeys(root)
         self._feed = Feed(self._database, self._queues, chosen.overtake)
-        self._settling = Settling(database, keys, Policy(chosen.attempts, chosen.backoff))
+        self._settling = Settling(database, keys, chosen.asked)
         silence = keeper_of(database, keys).silence
         beyond = self._overran, self._chores, self._end_with
         self._heartbeat = Heartbeat(database, silence, chosen.timeout_s, *beyond)

@@ -151,6 +151,7 @@ def task_of(record: Record, data: Any) -> Task:
     task.unique = key_in(extra.unique.key) if extra.unique else None
     task.groups = tuple(member.group.hex() for member in extra.groups) if extra.groups else ()
     task.waits_for = extra.waits.hex() or None
+    task.attempts_max = late.attempts.of_extra(extra).attempts if extra.more else None
     task.existed = False
     task.__class__ = Task
     return task  # type: ignore[no-any-return]  # it is one now

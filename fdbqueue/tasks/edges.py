@@ -257,8 +257,8 @@ def overwrite(change: Change, record: Record, draft: Draft, due_us: int) -> Reco
 
 
 def _overwritten(old: Extra, later_one: Extra) -> Extra:
-    """The extra parts with the headers and the limits of a later put, and with its wish for a result, if it
-    has one.
+    """The extra parts with the headers and the limits of a later put, and with its attempts, and its wish for
+    a result, if it has one.
     """
     result_ttl_us = later_one.result_ttl_us or old.result_ttl_us
     return replace(
@@ -267,6 +267,7 @@ def _overwritten(old: Extra, later_one: Extra) -> Extra:
         result_ttl_us=result_ttl_us,
         limits=later_one.limits,
         limit_keys=later_one.limit_keys,
+        more=(*later_one.more, *old.more[len(later_one.more) :]),
     )
 
 

@@ -21,6 +21,7 @@ from fdbqueue.core.sessions.ending import ask_holder
 from fdbqueue.core.sessions.workers import ask_workers
 from fdbqueue.core.task import Explanation, Holder, KeyHolder, TaskPlace, TaskState
 from fdbqueue.core.unreadable import shown
+from fdbqueue.tasks.attempts import of_record
 from fdbqueue.tasks.change import Change, ask_payload, task_of
 from fdbqueue.tasks.edges import as_of
 from fdbqueue.tasks.failures import ask_failures
@@ -51,6 +52,7 @@ def explain(change: Change, id_: bytes) -> Explanation:
     is_held = ask_held(change, was)
     place, key_holders, alive = _ask_place(change, was), _ask_key_holders(change, was), workers()
     placed, held = place(), key_holders()
+    bound = of_record(record, shape.settings)
     found = Explanation(
         queue=shape.name,
         task=task_of(record, shown(shape.codec, payload)),
@@ -66,6 +68,8 @@ def explain(change: Change, id_: bytes) -> Explanation:
         capacity=shape.settings.capacity,
         last_failure=next(reversed(failures()), None),
         held=is_held(),
+        attempts_max=bound.attempts,
+        attempts_from=bound.attempts_from,
     )
     told = [reply() for reply in asked]
     for one in told:

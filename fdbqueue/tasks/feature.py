@@ -45,6 +45,8 @@ ASKED = {
     "group": "fdbqueue.tasks.group_members:asked",
     "waits": "fdbqueue.tasks.group_members:asked_to_wait",
     "unique": "fdbqueue.tasks.unique:asked",
+    "attempts": "fdbqueue.tasks.attempts:asked",
+    "backoff": "fdbqueue.tasks.attempts:asked",
 }
 """By option of a put: the function that checks it, and makes fields of `Extra` and perhaps the `wish` of the
 draft, given all options, the kind and the settings of the queue.

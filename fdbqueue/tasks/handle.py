@@ -48,7 +48,7 @@ from fdbqueue.core.task import Failure, Renewed, Task, TaskState
 from fdbqueue.tasks import verbs
 from fdbqueue.tasks.calls import TaskCalls, calls_of
 from fdbqueue.tasks.change import Change
-from fdbqueue.tasks.options import OF_ONE_TASK, Draft, as_given, delay_us, increment_us
+from fdbqueue.tasks.options import OF_ONE_TASK, Backoff, Draft, as_given, delay_us, increment_us
 from fdbqueue.tasks.results import encoder
 from fdbqueue.tasks.shape import shape_of
 from fdbqueue.tasks.stored.records import extra_to_bytes, id_bytes, id_of
@@ -56,6 +56,7 @@ from fdbqueue.tasks.verbs import Target
 
 if TYPE_CHECKING:
     from fdbqueue.tasks.acks import Acks
+    from fdbqueue.tasks.attempts import Asked, InForce
     from fdbqueue.tasks.group_settling import AnyGroup
 
 
@@ -146,6 +147,7 @@ class TaskHandle(Handle):
             task._note_end(None, within=False)  # a verb that raises has ended nothing
         ended = self._once(target, name, body, task)
         if isinstance(task, Task):
+            name = "bury" if ended.state == TaskState.BURIED else name
             task._note_end(name, is_transaction(target))
         return ended
 
@@ -232,6 +234,8 @@ class Putting(TaskHandle):
         group: "AnyGroup | str | None" = None,
         limits: Iterable[str] | Mapping[str, Any] | None = None,
         after: Task | str | None = None,
+        attempts: float | None = None,
+        backoff: Backoff | None = None,
         timeout: float = 0,
         stop: Stop | None = None,
     ) -> Task:
@@ -242,6 +246,8 @@ class Putting(TaskHandle):
         is kept, for `result`; None keeps none. `group`: an open group, or its id, that counts the task.
         `limits`: names out of the `task_limits` of the queue; a mapping gives one of them its key
         (docs/limits.md). `after`: a task of this queue; this one waits for its end (docs/groups.md).
+        `attempts`: failures before its burial, inf for no bound; `backoff`: its pauses after the others. They
+        go before those of the queue and of workers (docs/workers.md).
 
         If another task has the value `unique`, none is made. With `on_conflict` "skip" the call returns that
         task. "replace" gives it this data, headers, limits, ttr and ttl, at its place. "debounce" also makes
@@ -263,6 +269,7 @@ class Putting(TaskHandle):
         """
         options: dict[str, Any] = {"ttl": ttl, "ttr": ttr, "pri": pri, "delay": delay, "limits": limits}
         options |= {"key": key, "cost": cost, "headers": headers, "result_ttl": result_ttl, "group": group}
+        options |= {"attempts": attempts, "backoff": backoff}
         if unique is not None:
             options |= {"unique": unique, "scope": scope}
             options |= {"on_conflict": on_conflict, "debounce_max": debounce_max}
@@ -455,7 +462,7 @@ class Taking(TaskHandle):
         tr: DatabaseOrTransaction,
         task: Task | str,
         *,
-        delay: float = 0,
+        delay: float | None = None,
         failure: Failure | None = None,
         session: AnySession | None = None,
     ) -> Task:
@@ -463,19 +470,28 @@ class Taking(TaskHandle):
         longer by them.
 
         With a `failure` the attempt counts as failed, the failure is stored with the task, and a `delay` is
-        possible in queues of every kind.
+        possible in queues of every kind. If the task or its queue has `attempts`, the last of them buries the
+        task; if one has a `backoff`, it is the delay of a call without one.
         Reads: the task.
         Writes: moves the task.
         Conflicts: a change of the task.
         Raises: NotTaken, UnsupportedOption.
         """
-        later_us = delay_us(delay)
-        if failure is not None:
-            checked_instance("failure", failure, Failure)
-        elif later_us:
-            self._shape.kind.require("delay")
-        verb, target = "release" if failure is None else "retry", self._target(tr, task, session)
-        return self._end(tr, verb, lambda change: verbs.release(change, target, later_us, failure), task)
+        later_us, target = None if delay is None else delay_us(delay), self._target(tr, task, session)
+        if failure is None:
+            if later_us:
+                self._shape.kind.require("delay")
+            release = partial(verbs.release, target=target, delay_us=later_us or 0)
+            return self._end(tr, "release", release, task)
+        checked_instance("failure", failure, Failure)
+        random = 0.0 if delay is not None else self._of(tr).runtime.random()
+        body = partial(verbs.retry, target=target, delay_us=later_us, failure=failure, random=random)
+        return self._end(tr, "retry", body, task)
+
+    def _rule(self, tr: Transaction, task: Task, worker: "Asked") -> "tuple[int, InForce]":
+        """For a worker: the failures of a held task so far, and what is in force for it."""
+        target = self._target(tr, task, None)
+        return self._see(tr, partial(verbs.rule_for, target=target, worker=worker), target.id)
 
     def defer(
         self, tr: DatabaseOrTransaction, task: Task | str, delay: float, *, session: AnySession | None = None
@@ -488,7 +504,7 @@ class Taking(TaskHandle):
         Raises: NotTaken, InvalidArgument.
         """
         later_us, target = delay_us(delay), self._target(tr, task, session)
-        return self._end(tr, "release", lambda change: verbs.release(change, target, later_us, None), task)
+        return self._end(tr, "release", lambda change: verbs.release(change, target, later_us), task)
 
     def touch(
         self,

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from functools import partial
+from math import inf
 from typing import Annotated, Any, NamedTuple, get_type_hints
 
 import msgspec
@@ -30,7 +31,9 @@ from fdbqueue.core.arguments import (
     checked_span,
     checked_text,
     checked_whole,
+    is_number,
 )
+from fdbqueue.core.arguments import checked_seconds as checked_pause
 from fdbqueue.core.arguments import key_bytes as key_bytes
 from fdbqueue.core.codec import checked_codec
 from fdbqueue.core.errors import (
@@ -51,6 +54,75 @@ UNIQUE_OPTIONS = frozenset({"unique", "scope", "on_conflict", "debounce_max"})
 OF_ONE_TASK = UNIQUE_OPTIONS | {"after", "waits"}
 """Options that a put of several tasks refuses."""
 QUEUED, UNFINISHED = "queued", "unfinished"
+
+
+GROWTH_MAX = 1_000.0
+"""The bound of `growth`: 64 steps of it stay far below the largest float."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """A delay of `first_s` after the first failure, and `growth` times as long after each further one.
+
+    It is `cap_s` at most. A task waits for a random part of it, between a half and the whole, so that tasks
+    that failed together are not ready again together. Raises InvalidArgument.
+    """
+
+    first_s: float = 1.0
+    growth: float = 2.0
+    cap_s: float = 600.0
+
+    def __post_init__(self) -> None:
+        checked_pause("first_s", self.first_s)
+        checked_pause("cap_s", self.cap_s)
+        if not is_number(self.growth) or not 1 <= self.growth <= GROWTH_MAX:
+            raise InvalidArgument(name="growth", wanted=f"a number from 1 to {GROWTH_MAX:g}", got=self.growth)
+
+    def __str__(self) -> str:
+        """As the command line takes it, with the growth if that is another one."""
+        growth = "" if self.growth == 2 else f", times {self.growth:g}"
+        return f"{self.first_s:g},{self.cap_s:g}{growth}"
+
+    def delay_s(self, failures: int, random: float) -> float:
+        """Return the delay after `failures` failures in a row; `random` is uniform in [0, 1).
+
+        Raises InvalidArgument.
+        """
+        checked_whole("failures", failures, 0)
+        checked_pause("random", random)
+        steps = min(max(failures, 1) - 1, 64)
+        whole = min(self.first_s * self.growth**steps, self.cap_s)
+        return whole * (0.5 + random / 2)
+
+
+def checked_backoff(name: str, backoff: Any) -> Backoff:
+    if not isinstance(backoff, Backoff):
+        raise InvalidArgument(name=name, wanted="fdbqueue.Backoff", got=backoff)
+    return backoff
+
+
+NO_BOUND = -1
+"""The stored form of inf attempts, which JSON cannot carry."""
+
+
+def checked_attempts(name: str, attempts: Any) -> float:
+    if isinstance(attempts, float) and attempts == inf:
+        return attempts
+    try:
+        return checked_count(name, attempts, limits.ATTEMPTS_MAX)
+    except InvalidArgument:
+        wanted = f"a whole number from 1 to {limits.ATTEMPTS_MAX}, or inf for no bound"
+        raise InvalidArgument(name=name, wanted=wanted, got=attempts) from None
+
+
+def stored_attempts(name: str, attempts: Any) -> int:
+    checked = checked_attempts(name, attempts)
+    return NO_BOUND if checked == inf else int(checked)
+
+
+def given_attempts(stored: int | None) -> float | None:
+    """The caller's form of stored attempts."""
+    return inf if stored is not None and stored < 1 else stored
 
 
 class OnConflict(StrEnum):
@@ -106,6 +178,8 @@ _KEPT = "results are kept for S seconds"
 _UNLESS = "none if a task has KEY, as JSON or text"
 _SCOPE = "of KEY: queued, unfinished or seconds"
 _LATEST = "of debounce: ready S seconds after"
+_BURIED = "failures before burial, or inf"
+_PAUSE = "after a failure: S seconds, doubled, CAP at most"
 
 
 class PutOptions(msgspec.Struct, frozen=True, array_like=True):
@@ -132,6 +206,8 @@ class PutOptions(msgspec.Struct, frozen=True, array_like=True):
     limits: Annotated[tuple[str, ...] | None, as_it_is, "NAME", "a limit; repeatable"] = None
     limit_keys: Annotated[dict[str, bytes] | None, as_it_is, "NAME KEY", "one more limit, for KEY"] = None
     """For a caller, these are a part of `limits`."""
+    attempts: Annotated[int | None, stored_attempts, "N", _BURIED] = None
+    backoff: Annotated[Backoff | None, checked_backoff, "S[,CAP]", _PAUSE] = None
 
     @classmethod
     def named(cls) -> list[str]:
@@ -161,6 +237,8 @@ class PutOptions(msgspec.Struct, frozen=True, array_like=True):
         given = {name: value for name in names if (value := getattr(self, name)) != getattr(usual, name)}
         for name in {"key", "unique"} & set(given):
             given[name] = layer.unpack(given[name])[0]
+        if "attempts" in given:
+            given["attempts"] = given_attempts(given["attempts"])
         keys = given.pop("limit_keys", None)
         if keys and self.limits:
             keyed = {name: layer.unpack(key)[0] for name, key in keys.items()}
@@ -217,6 +295,9 @@ class Settings:
     """The names of the limits under which all of its tasks are taken."""
     task_limits: Annotated[tuple[str, ...], as_it_is, "NAME", "a limit that tasks may name"] = ()
     """The names of the limits that its tasks may name."""
+    attempts: Annotated[int | None, stored_attempts, "N", f"{_BURIED} [its workers']"] = None
+    """None: those of its workers; NO_BOUND for inf."""
+    backoff: Annotated[Backoff | None, checked_backoff, "S[,CAP]", f"{_PAUSE} [its workers']"] = None
     codec: Annotated[str, lambda _, codec: checked_codec(codec), "", "[json]"] = "json"
     temporary: str | None = None
     """The session that owns the contents, in hexadecimal."""
@@ -240,7 +321,14 @@ class Settings:
 
 
 PUT_OPTIONS, QUEUE_OPTIONS = _options_of(PutOptions), _options_of(Settings)
-UNSTORED: Mapping[str, Any] = {"retain_s": None, "partitions": 1, "limits": [], "task_limits": []}
+UNSTORED: Mapping[str, Any] = {
+    "retain_s": None,
+    "partitions": 1,
+    "limits": [],
+    "task_limits": [],
+    "attempts": None,
+    "backoff": None,
+}
 """Options of which no definition stores the default, in the form of a caller."""
 _FIELDS = [field.name for field in fields(Settings) if field.name != "of_features"]
 
@@ -291,8 +379,14 @@ def owner_of(definition: Definition) -> bytes | None:
 
 
 def as_given(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Stored options in the caller's form: weights by their task keys, partitions as their number."""
+    """Stored options in the caller's form: weights by their task keys, partitions as their number, inf
+    attempts, and a Backoff.
+    """
     given, weights, plan = dict(options), options.get("weights"), options.get("partitions")
+    if options.get("attempts") is not None:
+        given["attempts"] = given_attempts(options["attempts"])
+    if options.get("backoff") is not None:
+        given["backoff"] = msgspec.convert(options["backoff"], Backoff)
     if weights:
         given["weights"] = {layer.unpack(bytes.fromhex(key))[0]: n for key, n in weights.items()}
     if plan is not None:

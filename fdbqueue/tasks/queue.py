@@ -38,7 +38,7 @@ from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.creating import asked_for, created, opened_or_created
 from fdbqueue.tasks.events import Callback
 from fdbqueue.tasks.handle import Putting, Taking, TaskHandle
-from fdbqueue.tasks.options import key_bytes
+from fdbqueue.tasks.options import Backoff, key_bytes
 from fdbqueue.tasks.results import forget_one
 from fdbqueue.tasks.shape import shape_of
 from fdbqueue.tasks.stored.records import Statistics, id_of
@@ -341,6 +341,8 @@ class TaskQueue(Looks, Taking, Putting, KeepsAside):
         partitions: int | None = None,
         limits: Iterable[str] | None = None,
         task_limits: Iterable[str] | None = None,
+        attempts: float | None = None,
+        backoff: Backoff | None = None,
         root: Any = DEFAULT_ROOT,
     ) -> "TaskQueue":
         """Register a queue; without a `kind`, of the first one with the options given: fifottl for a `ttr`.
@@ -352,7 +354,8 @@ class TaskQueue(Looks, Taking, Putting, KeepsAside):
         codec's own types; it is not stored. `retain_s`: time for which ended tasks are kept (`ended_tasks`),
         without their data; None keeps none. `partitions`: number of parts, 1 by default, that share the load
         of the queue (docs/partitions.md). `limits`: names of limits under which all tasks are taken;
-        `task_limits`: of others, which tasks may name (docs/limits.md).
+        `task_limits`: of others, which tasks may name (docs/limits.md). `attempts`: failures before a task is
+        buried, inf for no bound; `backoff`: the pauses after the others. Both go before those of its workers.
 
         With `if_not_exists`, a queue of this name is opened. Its kind and options must be those that are
         given here; all that is None may differ. With "any", kind and options may be any.
@@ -370,7 +373,8 @@ class TaskQueue(Looks, Taking, Putting, KeepsAside):
         of_tasks = {"ttl": ttl, "ttr": ttr, "pri": pri, "codec": codec, "retain_s": retain_s}
         of_keys = {"key_concurrency": key_concurrency, "weights": weights, "partitions": partitions}
         bounds = {"capacity": capacity, "limits": limits, "task_limits": task_limits}
-        asked = asked_for(name, kind, {**of_tasks, **of_keys, **bounds}, temporary, if_not_exists)
+        again = {"attempts": attempts, "backoff": backoff}
+        asked = asked_for(name, kind, {**of_tasks, **of_keys, **bounds, **again}, temporary, if_not_exists)
         # All that a handle refuses: afterwards the queue would be there.
         shape_of(registry, Definition(asked.name, 0, asked.kind, asked.settings.to_options()), type)
         create = opened_or_created if if_not_exists else created

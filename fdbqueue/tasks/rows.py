@@ -6,6 +6,7 @@ keys of its own.
 Reasons are pure: a look has read all that they need.
 """
 
+import math
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -194,7 +195,9 @@ def _of_state(found: Explanation, of_features: Sequence[Reason]) -> Iterable[Rea
 
 def _buried(found: Explanation) -> Iterator[Reason]:
     yield Reason(
-        Why.BURIED, f"It is buried{_after(found)}.", command(found.queue, "dead kick", found.task.id)
+        Why.BURIED,
+        f"It is buried{_after(found)}.{_counted_failures(found)}",
+        command(found.queue, "dead kick", found.task.id),
     )
 
 
@@ -236,7 +239,7 @@ def _back_at(now: float, taken: float | None, until: float | None, holder: Holde
 
 def _delayed(found: Explanation) -> Iterator[Reason]:
     until = found.task.until or found.now
-    text = f"It is delayed{_after(found)}."
+    text = f"It is delayed{_after(found)}.{_counted_failures(found)}"
     yield Reason(Why.DELAYED, text, f"It is due in {span(until - found.now)}.", until)
 
 
@@ -316,6 +319,15 @@ def _after(found: Explanation) -> str:
         return ""
     told_first = f"{failed.error}: {failed.message}" if failed.message else failed.error
     return f" after {shortened(visible(' '.join(told_first.split())))}"
+
+
+def _counted_failures(found: Explanation) -> str:
+    """The failures that count, and the number that buries the task, if it or its queue says one."""
+    if not found.task.failures or found.attempts_max is None:
+        return ""
+    most = "any number" if found.attempts_max == math.inf else f"{found.attempts_max:g}"
+    who = "put" if found.attempts_from == "task" else found.attempts_from
+    return f" It has failed {counted(found.task.failures, 'time')}; its {who} allows {most}."
 
 
 def told(holder: Holder | None) -> str:

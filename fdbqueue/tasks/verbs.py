@@ -18,11 +18,12 @@ possible: the work was done. Any other end of the lease ends the task (edges.py)
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from fdbqueue import tasks as late
 from fdbqueue.core import limits
 from fdbqueue.core.arguments import require_verb_batch
 from fdbqueue.core.database import is_transaction
@@ -46,6 +47,7 @@ from fdbqueue.tasks.failures import (
     rewrite,
 )
 from fdbqueue.tasks.feature import OF_TASKS, REMOVED, Encode, feature_of_tasks
+from fdbqueue.tasks.options import delay_us as delay_in_us
 from fdbqueue.tasks.shape import NO_RECORD, Shape
 from fdbqueue.tasks.stored.records import (
     COUNTERS_BYTES,
@@ -57,6 +59,9 @@ from fdbqueue.tasks.stored.records import (
     id_text,
     sound_record,
 )
+
+if TYPE_CHECKING:
+    from fdbqueue.tasks.attempts import Asked, InForce
 
 UNKNOWN = object()
 
@@ -99,11 +104,28 @@ def ack_each(change: Change, targets: Sequence[Target]) -> list[Task | NotTaken]
     ]
 
 
-def release(change: Change, target: Target, delay_us: int, failure: Failure | None) -> Task:
+def release(change: Change, target: Target, delay_us: int) -> Task:
     """Make a held task ready, or delayed."""
     record = held(change, target)
-    snoozed = failure is None
-    return done(change, target, record, lambda: edges.release(change, [record], delay_us, failure, snoozed))
+    return done(change, target, record, lambda: edges.release(change, [record], delay_us, snoozed=True))
+
+
+def retry(change: Change, target: Target, delay_us: int | None, failure: Failure, random: float) -> Task:
+    """As `release`, after a failure. Without a delay, the backoff in force decides it. If the task or its
+    queue says the number of attempts, the last of them buries the task.
+    """
+    record = held(change, target)
+    rule, failures = late.attempts.of_record(record, change.shape.settings), record.failures_counted + 1
+    if rule.is_used_up(failures):
+        return done(change, target, record, lambda: edges.bury(change, [record], failure))
+    pause_us = delay_in_us(rule.delay_s(failures, random)) if delay_us is None else delay_us
+    return done(change, target, record, lambda: edges.release(change, [record], pause_us, failure))
+
+
+def rule_for(change: Change, target: Target, worker: "Asked") -> tuple[int, "InForce"]:
+    """The failures of a held task that count, and what is in force for it with that worker."""
+    record = held(change, target)
+    return record.failures_counted, late.attempts.of_record(record, change.shape.settings, worker)
 
 
 def give_back(change: Change, target: Target, delay_us: int) -> Task:

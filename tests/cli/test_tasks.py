@@ -74,8 +74,8 @@ def test_a_task_is_listed_with_its_failures(program: Within) -> None:
         task = queue.take(db, 0)
         queue.bury(db, task, failure=Failure("ValueError", "odd\nagain", "Traceback (most recent ..."))
     status, out, _ = program.run("tasks", "q", "--state", "buried")
-    id_, _, attempts, key, data, error = out.rstrip("\n").split("\t")
-    assert (status, id_, attempts, key, data) == (0, task.id, "3", "", '"poison"')
+    id_, _, attempts, most, key, data, error = out.rstrip("\n").split("\t")
+    assert (status, id_, attempts, most, key, data) == (0, task.id, "3", "its worker's", "", '"poison"')
     assert error == "ValueError: odd again"
     (whole,) = listed(program, "buried")
     assert whole["failures"] == 3
@@ -343,3 +343,38 @@ def test_wrong_options_of_unique_are_refused(program: Within) -> None:
         ("a", "--on-conflict", "replace"),
     ):
         assert put_unique(program, *arguments)[:2] == (2, None), arguments
+
+
+def test_the_attempts_in_force_are_told_with_who_says_them(program: Within) -> None:
+    program.run("create", "q", "--attempts", "3", "--backoff", "0,0")
+    own, none = put(program, "q", "own", "--attempts", "inf") + put(program, "q", "none")
+    told = {row["id"]: (row["attempts_max"], row["attempts_from"]) for row in listed(program, "ready")}
+    assert told == {own: (None, "task"), none: (3, "queue")}
+    _, out, _ = program.run("tasks", "q")
+    assert [line.split("\t")[3] for line in out.splitlines()] == ["inf, task's", "3, queue's"]
+    for verb in (("explain", "q", none), ("dead", "show", "q", none)):
+        (row,) = program.rows(*verb)
+        found = row.get("task", row)
+        assert (found["attempts_max"], found["attempts_from"]) == (3, "queue")
+    program.run("bury", "q", none)
+    assert program.run("dead", "list", "q")[1].split("\t")[3] == "3, queue's"
+    (queue,) = program.rows("queues")
+    assert queue["options"] == {"attempts": 3, "backoff": {"first_s": 0.0, "growth": 2.0, "cap_s": 0.0}}
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "1.5", "True", "1000001", "many", "-inf", "nan"])
+def test_attempts_that_are_none_are_refused(program: Within, value: str) -> None:
+    program.run("create", "q")
+    for words in (("create", "r"), ("put", "q", "1"), ("work", "q", "a:b")):
+        status, _, err = program.run(*words, "--attempts", value)
+        assert (status, f"{value!r} is no whole number from 1 to 1000000, nor inf" in err) == (2, True)
+    assert program.rows("queues")[0]["tasks"]["total"] == 0
+
+
+@pytest.mark.parametrize("value", ["", "x", "-1", "1,", "1,2,3", "inf", "nan"])
+def test_a_backoff_that_is_none_is_refused(program: Within, value: str) -> None:
+    program.run("create", "q")
+    for words in (("create", "r"), ("put", "q", "1"), ("work", "q", "a:b")):
+        status, _, err = program.run(*words, "--backoff", value)
+        assert (status, "is not of the form S[,CAP], in seconds" in err) == (2, True)
+    assert len(program.rows("queues")) == 1

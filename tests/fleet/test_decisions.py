@@ -16,7 +16,7 @@ from fdbqueue.core.task import Failure
 from fdbqueue.embedded import FDBError
 from fdbqueue.fleet.feed import Feed, Start, Starting, start_of
 from fdbqueue.fleet.options import WorkerKeywords, WorkerOptions
-from fdbqueue.fleet.outcomes import Away, Failed, Lost, Policy, is_away, judge
+from fdbqueue.fleet.outcomes import Away, Failed, Lost, is_away, judge
 from fdbqueue.tasks.intake import StrideScheduler
 from tests.page import page
 from tests.support import ManualClock
@@ -146,13 +146,6 @@ def test_named_verdicts_carry_their_reasons():
     assert judge(Bury("bad"), "me") == Failed(Failure("Bury", "bad", "", "me"), for_good=True)
     with pytest.raises(InvalidArgument):
         Retry(float("inf"))
-
-
-def test_the_last_failure_buries_the_task():
-    policy, failed = Policy(3, Backoff()), Failed(Failure("E"))
-    assert [policy.buries(failed, n) for n in (1, 2, 3, 4)] == [False, False, True, True]
-    assert not Policy(None, Backoff()).buries(failed, 10**6)
-    assert Policy(None, Backoff()).buries(Failed(Failure("E"), for_good=True), 1)
 
 
 def test_a_traceback_begins_in_the_handler():

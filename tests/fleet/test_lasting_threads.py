@@ -279,7 +279,7 @@ def test_a_hook_may_raise_anything(db, queue, work, error):
     assert queue.statistics(db)["tasks"]["done"] == 2
 
 
-@pytest.mark.parametrize("wrong", [{"hooks": print}, {"hooks": None}, {"backoff": 5}, {"backoff": None}])
+@pytest.mark.parametrize("wrong", [{"hooks": print}, {"hooks": None}, {"backoff": 5}])
 def test_hooks_and_backoff_are_checked_when_a_worker_is_made(db, queue, space, wrong):
     with pytest.raises(InvalidArgument, match=next(iter(wrong))):
         Worker(db, queue, print, root=space, **wrong)

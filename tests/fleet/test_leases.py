@@ -387,7 +387,9 @@ def test_a_task_that_outlasts_the_grace_is_released(db, queue, gate, told, how):
 @pytest.mark.parametrize("how", [{}, {"at_once": True}])
 def test_a_worker_with_busy_threads_stops_in_time(db, queue, gate, told, how):
     """The grace begins at the stop, not when a thread is idle again."""
-    worker = Worker(db, queue, gate, threads=1, grace_s=0 if not how else 30, attempts=None, hooks=told.hooks)
+    worker = Worker(
+        db, queue, gate, threads=1, grace_s=0 if not how else 30, attempts=float("inf"), hooks=told.hooks
+    )
     queue.put(db, "x")
     worker.start()
     assert gate.begun.wait(20)
@@ -510,6 +512,9 @@ def test_a_transactional_handler_may_raise_done_with_an_effect(db, queue, work, 
         {"threads": 0},
         {"threads": 1.5},
         {"attempts": 0},
+        {"attempts": True},
+        {"attempts": 1_000_001},
+        {"backoff": 3},
         {"timeout_s": -1},
         {"grace_s": "long"},
         {"queues": []},

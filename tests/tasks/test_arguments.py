@@ -65,11 +65,24 @@ COUNTS: dict[str, Call] = {
     "key_concurrency": lambda b, n: fdbqueue.TaskQueue.create(b.db, "new", "utube", key_concurrency=n),
     "weights": lambda b, n: fdbqueue.TaskQueue.create(b.db, "new", "fair", weights={"a": n}),
     "Worker threads": lambda b, n: fdbqueue.Worker(b.db, b.queue, print, threads=n),
-    "Worker attempts": lambda b, n: fdbqueue.Worker(b.db, b.queue, print, attempts=n),
     "Worker weight": lambda b, n: fdbqueue.Worker(b.db, {"bench": n}, print),
     "Fleet processes": lambda _, n: fdbqueue.Fleet("memory:", "bench", "a:b", processes=n),
     "Fleet threads": lambda _, n: fdbqueue.Fleet("memory:", "bench", "a:b", threads=n),
     "Fleet recycle_tasks": lambda _, n: fdbqueue.Fleet("memory:", "bench", "a:b", recycle_tasks=n),
+}
+ATTEMPTS: dict[str, Call] = {
+    "put": lambda b, n: b.queue.put(b.db, 1, attempts=n),
+    "put_many": lambda b, n: b.queue.put_many(b.db, [1], attempts=n),
+    "create": lambda b, n: created(b, "fifo", attempts=n),
+    "Schedule": lambda b, n: scheduled(b, attempts=n),
+    "Worker": lambda b, n: fdbqueue.Worker(b.db, b.queue, print, attempts=n),
+}
+BACKOFFS: dict[str, Call] = {
+    "put": lambda b, n: b.queue.put(b.db, 1, backoff=n),
+    "put_many": lambda b, n: b.queue.put_many(b.db, [1], backoff=n),
+    "create": lambda b, n: created(b, "fifo", backoff=n),
+    "Schedule": lambda b, n: scheduled(b, backoff=n),
+    "Worker": lambda b, n: fdbqueue.Worker(b.db, b.queue, print, backoff=n),
 }
 LENGTHS: dict[str, Call] = {
     "Worker grace_s": lambda b, s: fdbqueue.Worker(b.db, b.queue, print, grace_s=s),
@@ -104,6 +117,10 @@ WRONG: list[tuple[str, Call, Sequence[Any]]] = [
     ("session_ttr_s", lambda _, s: fdbqueue.open("memory:", session_ttr_s=s), (0, -1, *NO_NUMBERS)),
 ]
 """What the error names, a call, and numbers that it refuses."""
+
+
+def scheduled(b: Bench, **options: Any) -> fdbqueue.Schedule:
+    return fdbqueue.Schedule.create(b.db, "s", queue=b.queue.name, every=9, if_exists="change", **options)
 
 
 def looked(tr: Any) -> None:
@@ -248,6 +265,16 @@ def test_a_delay_that_is_over_needs_no_support_of_the_kind(bench: MakeBench) -> 
 @each(COUNTS)
 def test_a_count_is_whole_and_1_or_more(b: Bench, call: Call) -> None:
     assert accepted(b, call, 0, -1, 1.0, math.inf, *NO_NUMBERS) == []
+
+
+@each(ATTEMPTS)
+def test_attempts_are_a_count_or_inf(b: Bench, call: Call) -> None:
+    assert accepted(b, call, 0, -1, 1.0, -math.inf, 1_000_001, HUGE, math.inf, *NO_NUMBERS) == [math.inf]
+
+
+@each(BACKOFFS)
+def test_a_backoff_is_one(b: Bench, call: Call) -> None:
+    assert accepted(b, call, 0, 1.0, "1,600", (1, 2, 3), {"first_s": 1}, fdbqueue.Backoff) == []
 
 
 def test_the_count_of_a_kick_is_whole_and_0_or_more(b: Bench) -> None:

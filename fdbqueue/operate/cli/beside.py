@@ -387,7 +387,9 @@ def run(here: Here, name: str) -> None:
     """Put a task of the schedule NAME now. Its due times stay as they are."""
     with _opened(here, name) as (database, found):
         task = found.run(database)
-    here.tell(f"{task.id} put", task_row(task))
+        queue = here.tasks_in(database, found.status(database).queue)
+        row = task_row(task, queue.options)
+    here.tell(f"{task.id} put", row)
 
 
 @command(schedule, schedule_argument, name="next")

@@ -20,7 +20,17 @@ from fdbqueue.core.visible import visible
 from fdbqueue.operate.cli.exits import Refused, say
 from fdbqueue.operate.cli.frame import Here, again, command, first_option, group, queue_argument, values_of
 from fdbqueue.operate.cli.session import Place
-from fdbqueue.operate.cli.show import PLAIN_EVERY_S, Row, columns, json_in, paged, span, task_row, time_in
+from fdbqueue.operate.cli.show import (
+    PLAIN_EVERY_S,
+    Row,
+    columns,
+    json_in,
+    most_of,
+    paged,
+    span,
+    task_row,
+    time_in,
+)
 from fdbqueue.operate.cli.tasks import id_argument, refusing_missing
 from fdbqueue.tasks.dead_letters import RATE_PER_S, DeadLetters
 from fdbqueue.tasks.redrive import DeadLetter, FailureClass, Redrive, RedriveState
@@ -64,13 +74,14 @@ def classes(here: Here, queue: str, count: int) -> None:
 def list_(here: Here, queue: str, error: str | None, text: str | None, count: int) -> None:
     """List the first buried tasks of QUEUE, in order.
 
-    Columns: id, time since the failure, attempts, key, data, class, message. With --json, each task has all
-    its attributes, and its last failure with its traceback.
+    Columns: id, time since the failure, attempts, the most failures and who says them, key, data, class,
+    message. With --json, each task has all its attributes, and its last failure with its traceback.
     """
     with letters_of(here, queue) as (database, letters):
         read, now = partial(letters.tasks, database, error=error, text=text), database.runtime.now()
         found = paged(read, count, f"more tasks may follow the first {count}")
-        rows = ({**task_row(one.task), "error": one.error, **_failure(one, now)} for one in found)
+        options = letters.options
+        rows = ({**task_row(one.task, options), "error": one.error, **_failure(one, now)} for one in found)
         here.show(rows, LETTER_COLUMNS)
 
 
@@ -87,9 +98,9 @@ def show_(here: Here, queue: str, id_: str) -> None:
     With --json, one object has the task and its failures.
     """
     with here.tasks(queue) as (database, found), refusing_missing(database, found, id_):
-        task, failures = found.peek(database, id_), found.failures(database, id_)
+        row, failures = task_row(found.peek(database, id_), found.options), found.failures(database, id_)
     if here.as_json:
-        here.print({**task_row(task), "history": [asdict(failure) for failure in failures]})
+        here.print({**row, "history": [asdict(failure) for failure in failures]})
         return
     out = here.out()
     for failure in failures:
@@ -119,12 +130,12 @@ def edit(here: Here, queue: str, id_: str, data: str, as_text: bool, at_once: bo
     (value,) = values_of((data,), as_text)
     with letters_of(here, queue) as (database, letters), here.signals.deferred():
         try:
-            task = letters.edit(database, id_, value, kick=at_once)
+            row = task_row(letters.edit(database, id_, value, kick=at_once), letters.options)
         except TaskNotFound:
             raise Refused(f"no such task in {queue!r}: {id_}") from None
         except TypeError as reason:
             raise Refused(str(reason)) from None
-    here.tell(f"{id_} edited{' and kicked' if at_once else ''}", task_row(task))
+    here.tell(f"{id_} edited{' and kicked' if at_once else ''}", row)
 
 
 @command(dead, queue_argument)
@@ -162,7 +173,7 @@ def _kick_each(here: Here, database: Database, letters: DeadLetters, ids: tuple[
         except (TaskNotFound, NotBuried) as reason:
             wrong.append(str(reason))
         else:
-            here.tell(f"{id_} kicked", task_row(task))
+            here.tell(f"{id_} kicked", task_row(task, letters.options))
     if wrong:
         raise Refused(" ".join(wrong))
 
@@ -179,8 +190,8 @@ def _class_name(row: Row) -> str:
 FAILED = time_in("age_s")
 CLASS_COLUMNS = columns("tasks", **{"class": _class_name}, first="first", failed=FAILED, message=_message)
 LETTER_COLUMNS = {
-    **columns("id", failed=FAILED, attempts="attempts", key=json_in("key"), data=json_in("data", null=True)),
-    **columns(**{"class": _class_name}, message=_message),
+    **columns("id", failed=FAILED, attempts="attempts", most=most_of, key=json_in("key")),
+    **columns(data=json_in("data", null=True), **{"class": _class_name}, message=_message),
 }
 
 

@@ -36,7 +36,16 @@ from fdbqueue.operate.cli.session import Place, names_for_completion
 from fdbqueue.operate.cli.show import Columns, Row, stdout_of
 from fdbqueue.operate.cli.show import show as show_rows
 from fdbqueue.operate.cli.wording import in_options, key_of, line_of, value_of
-from fdbqueue.tasks.options import PUT_OPTIONS, QUEUE_OPTIONS, QUEUED, UNFINISHED, OnConflict, Option
+from fdbqueue.tasks.options import (
+    PUT_OPTIONS,
+    QUEUE_OPTIONS,
+    QUEUED,
+    UNFINISHED,
+    Backoff,
+    OnConflict,
+    Option,
+    checked_attempts,
+)
 
 
 class Seconds(click.types.FloatParamType):
@@ -91,6 +100,31 @@ class SecondsRange(click.FloatRange):
         return seconds
 
 
+class Attempts(click.types.StringParamType):
+    """A number of failed attempts, or inf."""
+
+    name = "attempts"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            return checked_attempts("attempts", math.inf if value == "inf" else int(value))
+        except ValueError:
+            self.fail(f"{value!r} is no whole number from 1 to {limits.ATTEMPTS_MAX}, nor inf", param, ctx)
+
+
+class Pauses(click.types.StringParamType):
+    """A Backoff: the first pause in seconds, and perhaps the longest one."""
+
+    name = "backoff"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        first_s, comma, cap_s = str(value).partition(",")
+        try:
+            return Backoff(float(first_s), cap_s=float(cap_s)) if comma else Backoff(float(first_s))
+        except ValueError:
+            self.fail(f"{value!r} is not of the form S[,CAP], in seconds", param, ctx)
+
+
 class Input(click.File):
     """A file to read; - is standard input. Raises CommandError if that is closed."""
 
@@ -127,10 +161,12 @@ _TYPES: Mapping[str, Any] = {
     "on_conflict": click.Choice([one.value for one in OnConflict]),
     "codec": click.Choice(BUILT_IN),
     "limit_keys": (str, str),
+    "attempts": Attempts(),
+    "backoff": Pauses(),
 }
 """The types of options, by their names or metavars; texts have none."""
 _REPEATED = {"headers", "limits", "limit_keys", "weights", "task_limits"}
-_OF_EACH = ("pri", "delay", "ttl", "ttr", "key", "cost", "headers", "result_ttl")
+_OF_EACH = ("pri", "delay", "ttl", "ttr", "key", "cost", "headers", "result_ttl", "attempts", "backoff")
 _OF_UNIQUE, _OF_LIMITS = ("unique", "scope", "on_conflict", "debounce_max"), ("limits", "limit_keys")
 Function = Callable[..., Any]
 

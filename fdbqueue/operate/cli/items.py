@@ -139,7 +139,7 @@ def _sink(here: Here, database: Database, name: str, kind: str, options: dict[st
         else:
             tasks = queue.put_many(database, values, **options)
         for task in tasks if here.as_json else ():
-            here.print({**task_row(task), "existed": task.existed})
+            here.print({**task_row(task, queue.options), "existed": task.existed})
 
     # A batch needs room for all its tasks at once: a bounded queue may never have it.
     return put_some, 1 if queue.options["capacity"] else limits.BATCH_ITEMS_MAX

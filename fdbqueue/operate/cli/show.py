@@ -117,8 +117,12 @@ STATES: Mapping[str, TaskState] = {
 _HELD = ("id", "key", "attempts", "taken", "until", "progress", "cancel_asked", "session")
 
 
-def task_row(task: Task) -> dict[str, Any]:
-    """Return a task as a row with the names of its attributes; the state is a word."""
+def task_row(task: Task, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a task as a row with the names of its attributes; the state is a word.
+
+    `options`: those of its queue, which may say its number of attempts.
+    """
+    most, who = late.attempts.number_for(task, options)
 
     def same(names: str) -> dict[str, Any]:
         return {name: getattr(task, name) for name in names.split()}
@@ -135,7 +139,16 @@ def task_row(task: Task) -> dict[str, Any]:
         **same("waits_for steps cancel_asked"),
         "progress": task.fraction,
         "progress_told": task.fraction_told,
+        "attempts_max": most,
+        "attempts_from": who,
     }
+
+
+def most_of(row: Row) -> str:
+    """Return the number of attempts in force for the task of a row, and who says it."""
+    if row["attempts_max"] is None:
+        return "its worker's"
+    return f"{row['attempts_max']:g}, {row['attempts_from']}'s"
 
 
 def told_data(data: Any) -> Any:
@@ -215,7 +228,7 @@ def held_rows(database: Database, queue: "TaskQueue", count: int) -> list[Row]:
     for task in run(database, partial(queue.tasks, state=TaskState.TAKEN, limit=count)):
         if task.session not in holders:
             holders[task.session] = holder_row(database, queue, task)
-        row = task_row(task)
+        row = task_row(task, queue.options)
         rows.append({**{name: row[name] for name in _HELD}, "holder": holders[task.session]})
     return rows
 

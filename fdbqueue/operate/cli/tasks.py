@@ -31,6 +31,7 @@ from fdbqueue.operate.cli.show import (
     history_row,
     holder_row,
     json_in,
+    most_of,
     paged,
     processes_of,
     progress_of,
@@ -123,10 +124,11 @@ def explain(here: Here, queue: str, id_: str | None) -> None:
             say(f"the first task that waits is {id_}")
         with refusing_missing(database, found, id_):
             explanation = found.explain(database, id_)
+            row = task_row(explanation.task, found.options)
     if here.as_json:
         # asdict copies, and the data of a task may be an object that cannot be copied.
         rest = asdict(replace(explanation, task=Task("", TaskState.DONE, None)))
-        here.print({**rest, "task": task_row(explanation.task)})
+        here.print({**rest, "task": row})
     else:
         here.show(_reasons(explanation), REASON_COLUMNS)
 
@@ -160,7 +162,7 @@ def follow(here: Here, queue: str, id_: str) -> None:
             task: Task | None = found.peek(database, id_)
         try:
             while task is not None:
-                row = task_row(task)
+                row = task_row(task, found.options)
                 line = f"{row['state']}\t{progress_of(row)}\n"
                 out.print(line_of(row) if here.as_json else line.encode())
                 task = found.wait_for_progress(database, id_, task.fraction)
@@ -205,11 +207,11 @@ ids_argument = click.argument("ids", nargs=-1, required=True, metavar="ID...")
 def tasks(here: Here, queue: str, state: str, count: int) -> None:
     """List the first tasks of QUEUE in a state, in order.
 
-    Columns: id, age, attempts, key, data, last error; for taken tasks also the progress, with "cancelled"
-    after a cancel, and the holder. With --json, each task has all its attributes; `history` has the time
-    and the error of each failed attempt that is kept, with its traceback or the output of its command;
-    `steps_done` has the names of its steps; `holder` has the session of a taken task, its processes and
-    its last heartbeat. If more tasks follow, standard error says so.
+    Columns: id, age, attempts, the most failures and who says them, key, data, last error; for taken tasks
+    also the progress, with "cancelled" after a cancel, and the holder. With --json, each task has all its
+    attributes; `history` has the time and the error of each failed attempt that is kept, with its traceback
+    or the output of its command; `steps_done` has the names of its steps; `holder` has the session of a taken
+    task, its processes and its last heartbeat. If more tasks follow, standard error says so.
     """
     with here.tasks(queue) as (database, found):
         shown = TAKEN_COLUMNS if STATES[state] == TaskState.TAKEN else TASK_COLUMNS
@@ -222,7 +224,8 @@ def _listed(database: Database, queue: TaskQueue, state: TaskState, count: int) 
     for task in paged(read, count, f"more tasks follow the first {count}"):
         age_s = max(0.0, database.runtime.now() - task.created)
         holder = holder_row(database, queue, task)
-        yield {**task_row(task), "age_s": age_s, **history_row(database, queue, task), "holder": holder}
+        row, history = task_row(task, queue.options), history_row(database, queue, task)
+        yield {**row, "age_s": age_s, **history, "holder": holder}
 
 
 @command(cli, queue_argument)
@@ -254,7 +257,7 @@ def _verb_of_each(verb: Callable[[TaskQueue, Database, str], Task], done: str, t
                     missing.append(f"{id_}{told_end(database, found, id_)}")
                 else:
                     asked = "" if task.cancel_asked is None else ": it is taken, and ends with its lease"
-                    here.tell(f"{id_} {done}{asked}", task_row(task))
+                    here.tell(f"{id_} {done}{asked}", task_row(task, found.options))
         if missing:
             raise Refused(f"no such task in {queue!r}: {', '.join(missing)}")
 
@@ -305,7 +308,7 @@ def _last_error(row: Row) -> str:
 
 
 TASK_COLUMNS = {
-    **columns("id", age=time_in("age_s"), attempts="attempts", key=json_in("key")),
+    **columns("id", age=time_in("age_s"), attempts="attempts", most=most_of, key=json_in("key")),
     "data": json_in("data", null=True),
     "last error": _last_error,
 }

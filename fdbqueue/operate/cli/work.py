@@ -16,19 +16,19 @@ from rich.text import Text
 
 from fdbqueue.core import limits
 from fdbqueue.core.database import Database, run
-from fdbqueue.core.errors import InvalidArgument, RecordUnreadable, TaskNotFound
+from fdbqueue.core.errors import RecordUnreadable, TaskNotFound
 from fdbqueue.core.registry import PLAIN
 from fdbqueue.core.seam import Transaction
 from fdbqueue.core.signals import Signals
 from fdbqueue.core.task import Explanation, TaskState, Why
 from fdbqueue.fleet.logs import LEVELS, logging_at
-from fdbqueue.fleet.outcomes import Backoff, troubles
+from fdbqueue.fleet.outcomes import troubles
 from fdbqueue.fleet.status import Tally
 from fdbqueue.fleet.supervisor import Fleet, FleetStatus
 from fdbqueue.operate.cli import execute
 from fdbqueue.operate.cli.execute import STDERR
 from fdbqueue.operate.cli.exits import DONE, REFUSED, CommandError, ReaderGone, look_in_working_directory, say
-from fdbqueue.operate.cli.frame import Here, SecondsRange, cli, command, queue_names
+from fdbqueue.operate.cli.frame import Attempts, Here, Pauses, SecondsRange, cli, command, queue_names
 from fdbqueue.operate.cli.session import ELEMENT_KINDS, Place
 from fdbqueue.operate.cli.show import PLAIN_EVERY_S, span, stdout_of
 from fdbqueue.operate.cli.wording import line_of
@@ -243,14 +243,6 @@ GRACE = SecondsRange(min=0)
 _COMMAND = "fdbqueue.command"
 
 
-def _backoff(_: click.Context, __: click.Parameter, text: str) -> Backoff:
-    first_s, comma, cap_s = text.partition(",")
-    try:
-        return Backoff(float(first_s), cap_s=float(cap_s)) if comma else Backoff(float(first_s))
-    except (ValueError, InvalidArgument):
-        raise click.BadParameter(f"{text!r} is not of the form S[,CAP], in seconds") from None
-
-
 class WithCommand(click.Command):
     """Keeps the words behind `--` apart, which click would pass on as arguments of ours."""
 
@@ -278,7 +270,7 @@ class WithCommand(click.Command):
 )
 @click.option("--until-empty", is_flag=True, help="end when only buried tasks are left")
 @click.option("--transactional", is_flag=True, help="call function(tr, task) in the transaction of the ack")
-@click.option("--attempts", type=COUNT, default=5, metavar="N", help="failures before burial [5]")
+@click.option("--attempts", type=Attempts(), metavar="N", help="failures before burial [QUEUE's, or 5]")
 @click.option(
     "--timeout", "timeout_s", type=TIMEOUT, metavar="S", help="an attempt fails after S seconds [never]"
 )
@@ -297,10 +289,9 @@ class WithCommand(click.Command):
 @click.option("--recycle-mb", type=COUNT, metavar="M", help="replace a process above M MB")
 @click.option(
     "--backoff",
-    default="1,600",
-    callback=_backoff,
+    type=Pauses(),
     metavar="S[,CAP]",
-    help="after a failure: S seconds, doubled each time, CAP at most [1,600]",
+    help="after a failure: S seconds, doubled each time, CAP at most [QUEUE's, or 1,600]",
 )
 @click.option("--hooks", metavar="MODULE:NAME", help="the Hooks to call for each task")
 @click.option("--setup", metavar="MODULE:FUNCTION", help="call it in each process, before its first take")

@@ -46,9 +46,10 @@ class Plan:
     growth: float
     cap_s: float
     timeout_s: float | None
+    of_queue: "Said"
 
     @classmethod
-    def drawn(cls, random: Random) -> "Plan":
+    def drawn(cls, random: Random, more: Random) -> "Plan":
         return cls(
             random.choice((1, 1, 2, 3)),
             random.choice((None, 1, 2, 4)),
@@ -56,10 +57,35 @@ class Plan:
             random.choice((1.0, 2.0, 3.0)),
             random.choice((2.0, 100.0)),
             random.choice((None, 2.0)),
+            Said.drawn(more),
         )
 
-    def backoff_s(self, failures: int) -> float:
-        return min(self.first_s * self.growth ** (failures - 1), self.cap_s)
+    @property
+    def backoff(self) -> Backoff:
+        return Backoff(self.first_s, self.growth, self.cap_s)
+
+
+SAID_P = 0.5
+USUAL = 5
+"""The attempts that a worker gives a task if nobody says them."""
+
+
+@dataclass(frozen=True)
+class Said:
+    """What the queue says, or the put of a task."""
+
+    attempts: float | None
+    backoff: Backoff | None
+
+    @classmethod
+    def drawn(cls, random: Random) -> "Said":
+        says = random.random() < SAID_P
+        attempts = random.choice((None, 1, 2, 3, inf)) if says else None
+        return cls(attempts, random.choice((None, Backoff(1.5, 3, 9), Backoff(0))) if says else None)
+
+
+def whole_s(backoff: Backoff, failures: int) -> float:
+    return min(backoff.first_s * backoff.growth ** (failures - 1), backoff.cap_s)
 
 
 @dataclass(frozen=True)
@@ -79,6 +105,8 @@ class Life:
     id: str
     data: str
     wants_result: bool
+    said: Said
+    """Of its put, or else of its queue."""
     state: str = "r"
     attempts: int = 0
     failures: int = 0
@@ -107,8 +135,16 @@ class World:
     def now_s(self) -> float:
         return self.client.runtime.monotonic()
 
-    def add(self, task: Task, *, wants_result: bool) -> None:
-        self.lives[task.id] = Life(task.id, task.data, wants_result)
+    def add(self, task: Task, own: Said, *, wants_result: bool) -> None:
+        queue = self.plan.of_queue
+        attempts = queue.attempts if own.attempts is None else own.attempts
+        said = Said(attempts, queue.backoff if own.backoff is None else own.backoff)
+        self.lives[task.id] = Life(task.id, task.data, wants_result, said)
+
+    def most(self, life: Life) -> float:
+        if life.said.attempts is not None:
+            return life.said.attempts
+        return USUAL if self.plan.attempts is None else self.plan.attempts
 
     @contextmanager
     def keeping_flaws(self) -> Iterator[None]:
@@ -140,14 +176,13 @@ class World:
     ) -> None:
         """The attempt fails, `after_s` from now. `delay_s`: the delay of the handler's choice."""
         life.failures += 1
-        most = self.plan.attempts
-        if for_good or (most is not None and life.failures >= most):
+        if for_good or life.failures >= self.most(life):
             life.history.append((error, message, "buried"))
             self.over(life, "buried", state="!")
             return
         life.history.append((error, message, "retried"))
-        whole_s = self.plan.backoff_s(life.failures)
-        delays_s = (whole_s / 2, whole_s) if delay_s is None else (delay_s, delay_s)
+        pause_s = whole_s(life.said.backoff or self.plan.backoff, life.failures)
+        delays_s = (pause_s / 2, pause_s) if delay_s is None else (delay_s, delay_s)
         self.over(life, "retried", state="r", delay_s=delays_s)
         life.due_s += after_s
 
@@ -213,16 +248,19 @@ def exact_worker(simulation: Simulation, size: Size) -> Sequence[Checker]:
     random = Random(f"{simulation.seed} exact worker")
     simulation.limit(DUE_BATCH=random.choice((1, 3, 8)), VERB_BATCH=3, FAILURES_KEPT=random.choice((1, 3)))
     kind, options = random.choice(KINDS)
-    plan = Plan.drawn(random)
+    more = Random(f"{simulation.seed} attempts")  # from other dice: all else of a seed stays as it was
+    plan = Plan.drawn(random, more)
 
     def use(client: Client) -> None:
-        q = TaskQueue.create(client.db, NAME, kind, ttr=60.0, if_not_exists=True, **options)
+        made = {**options, **vars(plan.of_queue)}
+        q = TaskQueue.create(client.db, NAME, kind, ttr=60.0, if_not_exists=True, **made)
         world = World(client, q, plan)
         for number in range(2 * size.steps):
             wants = random.choice((None, RESULT_TTL_S))
             key = f"{number % 3}" if kind in KEYED else None
-            task = q.put(client.db, f"{number}", key=key, result_ttl=wants)
-            world.add(task, wants_result=wants is not None)
+            own = Said.drawn(more)
+            task = q.put(client.db, f"{number}", key=key, result_ttl=wants, **vars(own))
+            world.add(task, own, wants_result=wants is not None)
         work(world, Handler(world).handle)
         look_at_the_end(world)
         world.kick(q.kick(client.db, 2 * size.steps))
@@ -244,7 +282,7 @@ def work(world: World, handler: Callable[..., object]) -> None:
         hooks=Hooks(**dict.fromkeys(names, world.told)),
         threads=plan.threads,
         attempts=plan.attempts,
-        backoff=Backoff(plan.first_s, plan.growth, plan.cap_s),
+        backoff=plan.backoff,
         timeout_s=plan.timeout_s,
         overtake=0,
     )
@@ -355,18 +393,31 @@ class Handler:
 
     def _give_back_by_a_verb(self, task: HeldTask, life: Life) -> None:
         delay_s, world = self._random.choice(DELAYS_S), self._world
-        db, q, most = world.client.db, world.q, world.plan.attempts
-        if self._random.random() < 0.5 and (most is None or life.failures + 1 < most):
-            life.failures += 1
-            life.history.append(("Odd", "by a verb", "retried"))
-            verb: Callable[..., Any] = partial(q.release, failure=Failure("Odd", "by a verb"))
-            world.over(life, "retried", state="r")
+        db, q, said = world.client.db, world.q, life.said
+        fails = self._random.random() < 0.5
+        # A worker buries at the next take a task that its own number has used up.
+        if fails and (said.attempts is not None or life.failures + 1 < world.most(life)):
+            self._fail_by_a_verb(task, life, delay_s)
         else:
             verb = q.defer if self._random.random() < 0.5 else q.release
             world.over(life, "snoozed", state="r")
-        life.due_s += delay_s
-        verb(db, task, delay=delay_s)
+            life.due_s += delay_s
+            verb(db, task, delay=delay_s)
         self._perhaps_raise()
+
+    def _fail_by_a_verb(self, task: HeldTask, life: Life, delay_s: float) -> None:
+        """Release it with a failure: then those of the put, or of the queue, count. A delay of 0 is none."""
+        life.failures += 1
+        is_over = life.said.attempts is not None and life.failures >= life.said.attempts
+        name, state = ("buried", "!") if is_over else ("retried", "r")
+        life.history.append(("Odd", "by a verb", name))
+        self._world.over(life, name, state=state)
+        pause_s = whole_s(life.said.backoff, life.failures) / 2 if life.said.backoff is not None else 0.0
+        life.due_s += delay_s or pause_s
+        after = self._world.q.release(
+            self._world.client.db, task, delay=delay_s or None, failure=Failure("Odd", "by a verb")
+        )
+        require_equal("state", after.state in "r~", not is_over)
 
     def _bury_by_a_verb(self, task: HeldTask, life: Life) -> None:
         failure = self._random.choice((None, Failure("Odd", "by a verb")))

@@ -276,10 +276,12 @@ def poisoned(simulation: Simulation, size: Size) -> Sequence[Checker]:
     """A task that kills each process that begins it: harmless ones beside it lose one attempt at most."""
     threads = simulation.random.choice((2, 3, 8))
     simulation.overtake = limits.WORKER_OVERTAKE
+    # The queue says the number, or its workers do.
+    said = Random(f"{simulation.seed} attempts").choice((POISON_ATTEMPTS_MAX, None))
 
     def put(client: Client) -> None:
         """Put the poison among the others."""
-        q = opened(client)
+        q = opened(client, said)
         values = [f"{number}" for number in range(size.steps)]
         values.insert(client.random.randint(0, len(values)), POISON)
         for value in values:
@@ -288,7 +290,7 @@ def poisoned(simulation: Simulation, size: Size) -> Sequence[Checker]:
     def work(number: int, client: Client) -> None:
         """One process after the other, each before the tasks of the last one come back, or after that."""
         client.runtime.sleep(number * client.random.choice((0.1, 2 * POISON_TTR_S)))
-        work_until_empty(hired_beside(client, partial(handle, client), threads))
+        work_until_empty(hired_beside(client, partial(handle, client), threads, said))
 
     def handle(client: Client, task: HeldTask) -> None:
         failed = client.call(POISONED, "begin", (task.data, task.attempts), lambda: task.failures)
@@ -301,7 +303,7 @@ def poisoned(simulation: Simulation, size: Size) -> Sequence[Checker]:
         def begin(task: HeldTask) -> None:
             client.call(POISONED, "begin", (task.data, 0), lambda: task.failures)
 
-        work_until_empty(hired_beside(client, begin, 1))
+        work_until_empty(hired_beside(client, begin, 1, said))
 
     simulation.client(put, "producer")
     for number in range(size.clients):
@@ -311,17 +313,20 @@ def poisoned(simulation: Simulation, size: Size) -> Sequence[Checker]:
     return [exact_statistics(POISONED), each_has_its_begins(values), no_watch_left_behind]
 
 
-def opened(client: Client) -> TaskQueue:
-    return TaskQueue.create(client.db, POISONED, if_not_exists=True)
+def opened(client: Client, said: int | None) -> TaskQueue:
+    return TaskQueue.create(client.db, POISONED, attempts=said, if_not_exists=True)
 
 
-def hired_beside(client: Client, handler: Callable[[HeldTask], object], threads: int) -> Worker:
+def hired_beside(
+    client: Client, handler: Callable[[HeldTask], object], threads: int, said: int | None
+) -> Worker:
+    """`said`: the number of the queue. That of the worker is another one then."""
     return Worker(
         client.db,
-        opened(client),
+        opened(client, said),
         handler,
         threads=threads,
-        attempts=POISON_ATTEMPTS_MAX,
+        attempts=POISON_ATTEMPTS_MAX if said is None else 2 * said,
         backoff=Backoff(first_s=0.1),
         session_ttr_s=POISON_TTR_S,
     )

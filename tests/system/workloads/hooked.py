@@ -120,7 +120,7 @@ def finish(client: Client, q: TaskQueue, handler: Callable[..., object], hooks: 
         handler,
         hooks=hooks,
         transactional=True,
-        attempts=None,
+        attempts=float("inf"),
         session_ttr_s=SESSION_TTR_S,
         overtake=0,
     )

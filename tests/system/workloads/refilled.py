@@ -61,7 +61,7 @@ def hired(client: Client, threads: int, name: str = NAME, overtake: int = OVERTA
         name,
         partial(handle, client),
         threads=threads,
-        attempts=None,
+        attempts=float("inf"),
         backoff=Backoff(first_s=0.1, cap_s=0.5),
         grace_s=GRACE_S,
         session_ttr_s=SESSION_TTR_S,

@@ -222,7 +222,7 @@ def hired(client: Client, queues: Queues, threads: int) -> Worker:
         queues,
         partial(handle, client),
         threads=threads,
-        attempts=None,
+        attempts=float("inf"),
         grace_s=GRACE_S,
         session_ttr_s=SESSION_TTR_S,
         overtake=0,
