@@ -246,8 +246,7 @@ class Putting(TaskHandle):
         is kept, for `result`; None keeps none. `group`: an open group, or its id, that counts the task.
         `limits`: names out of the `task_limits` of the queue; a mapping gives one of them its key
         (docs/limits.md). `after`: a task of this queue; this one waits for its end (docs/groups.md).
-        `attempts`: failures before its burial, inf for no bound; `backoff`: its pauses after the others. They
-        go before those of the queue and of workers (docs/workers.md).
+        `attempts` (inf for no bound) and `backoff` go before those of its queue (docs/workers.md).
 
         If another task has the value `unique`, none is made. With `on_conflict` "skip" the call returns that
         task. "replace" gives it this data, headers, limits, ttr and ttl, at its place. "debounce" also makes
@@ -270,14 +269,10 @@ class Putting(TaskHandle):
         options: dict[str, Any] = {"ttl": ttl, "ttr": ttr, "pri": pri, "delay": delay, "limits": limits}
         options |= {"key": key, "cost": cost, "headers": headers, "result_ttl": result_ttl, "group": group}
         options |= {"attempts": attempts, "backoff": backoff}
-        if unique is not None:
-            options |= {"unique": unique, "scope": scope}
-            options |= {"on_conflict": on_conflict, "debounce_max": debounce_max}
-        elif (scope, on_conflict, debounce_max) != ("unfinished", "skip", None):
-            raise InvalidArgument(name="unique", wanted="a unique key for these options", got=None)
+        if unique is not None or (scope, on_conflict, debounce_max) != ("unfinished", "skip", None):
+            options |= _about_unique(unique, scope=scope, on_conflict=on_conflict, debounce_max=debounce_max)
         if after is not None:
-            group_id = self._database.runtime.random_bytes(GROUP_BYTES)
-            options |= {"after": after, "waits": group_id}
+            options |= {"after": after, "waits": self._database.runtime.random_bytes(GROUP_BYTES)}
         return self._put(tr, [self._draft(data, options)], timeout, stop)[0]
 
     def put_many(
@@ -332,6 +327,12 @@ class Putting(TaskHandle):
             tasks = put([replace(draft, trace=call.trace) for draft in drafts] if call.trace else drafts)
             call.tasks = tasks
             return tasks
+
+
+def _about_unique(unique: Any, **options: Any) -> dict[str, Any]:
+    if unique is None:
+        raise InvalidArgument(name="unique", wanted="a unique key for these options", got=None)
+    return {"unique": unique, **options}
 
 
 def _require_fits(drafts: Sequence[Draft]) -> None:
