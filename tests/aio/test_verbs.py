@@ -308,3 +308,31 @@ async def test_each_verb_of_a_schedule_is_awaited(db: aio.Database, root: Subspa
     assert await aio.fire_due(db, root=root) == 0
     await schedule.delete(db)
     assert await aio.list_schedules(db, root=root) == []
+
+
+@on_database
+async def test_attempts_of_a_queue_count_without_a_worker(db: aio.Database, root: Subspace) -> None:
+    backoff = fdbqueue.Backoff(0)
+    queue = await aio.TaskQueue.create(db, "counted", attempts=2, backoff=backoff, root=root)
+    for own, states in ((None, "r!"), (1, "!")):
+        await queue.put(db, "x", attempts=own)
+        for state in states:
+            task = await queue.take(db, timeout=0)
+            assert task is not None
+            assert (await queue.release(db, task, failure=fdbqueue.Failure("Odd"))).state == state
+
+
+@on_database
+async def test_attempts_and_backoffs_that_are_none_are_refused(
+    db: aio.Database, queue: aio.TaskQueue, root: Subspace
+) -> None:
+    wrong = [{"attempts": n} for n in (0, -1, True, 1.5, 1_000_001, "5")] + [{"backoff": 5}]
+    for options in wrong:
+        for call in (
+            queue.put(db, 1, **options),
+            queue.put_many(db, [1], **options),
+            aio.TaskQueue.create(db, "new", root=root, **options),
+        ):
+            with pytest.raises(InvalidArgument):
+                await call
+    assert (await queue.statistics(db))["tasks"]["total"] == 0
