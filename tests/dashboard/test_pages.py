@@ -2,7 +2,7 @@
 
 import pytest
 
-from fdbqueue import Queue, TaskQueue
+from fdbqueue import Backoff, Queue, TaskQueue
 from fdbqueue.core.registry import Registry
 from tests.dashboard.conftest import HOSTILE, NAME, Served
 from tests.dashboard.support import path_of
@@ -175,3 +175,20 @@ def test_rates_come_from_the_counters(served: Served) -> None:
     listed = served.reader.said("/").partition("rated fifo")[2]
     assert "20 0 0 0 10s 2.0 0" in listed
     queue.drop(served.db)
+
+
+def test_a_task_tells_the_attempts_in_force_and_who_says_them(served: Served) -> None:
+    queue = TaskQueue.create(served.db, "counted", attempts=3, backoff=Backoff(1.5))
+    own, none = queue.put(served.db, 1, attempts=float("inf")).id, queue.put(served.db, 2).id
+    plain = TaskQueue.create(served.db, "without")
+    TaskQueue.create(served.db, "uncounted", attempts=float("inf"))
+    for path, told in (
+        (f"/queues/counted/tasks/{own}", "of inf, by its put"),
+        (f"/queues/counted/tasks/{none}", "of 3, by its queue"),
+        (f"/queues/without/tasks/{plain.put(served.db, 3).id}", "of those of its worker"),
+        ("/queues/counted", "attempts 3"),
+        ("/queues/uncounted", "attempts inf"),
+    ):
+        assert told in served.reader.said(path)
+    for name in ("counted", "uncounted", "without"):
+        TaskQueue.open(served.db, name).drop(served.db)
