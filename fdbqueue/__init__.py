@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from fdbqueue.core.transactional import transactional
     from fdbqueue.core.unreadable import SetAside, Unreadable
     from fdbqueue.core.version import __version__
+    from fdbqueue.fleet.functions import FunctionCall, TaskFunction, Tasks, current_task
     from fdbqueue.fleet.held import HeldTask
     from fdbqueue.fleet.options import Event, Hooks
     from fdbqueue.fleet.outcomes import Backoff, Bury, Done, Retry, Snooze, Unavailable
@@ -105,6 +106,7 @@ if TYPE_CHECKING:
         "Flaw",
         "Fleet",
         "FleetStatus",
+        "FunctionCall",
         "Group",
         "GroupProgress",
         "GroupsFigures",
@@ -159,10 +161,12 @@ if TYPE_CHECKING:
         "Task",
         "TaskConsumer",
         "TaskFigures",
+        "TaskFunction",
         "TaskPlace",
         "TaskProducer",
         "TaskQueue",
         "TaskState",
+        "Tasks",
         "Transaction",
         "Unavailable",
         "Unreadable",
@@ -171,6 +175,7 @@ if TYPE_CHECKING:
         "Why",
         "Worker",
         "__version__",
+        "current_task",
         "diagnose",
         "fire_due",
         "group",
@@ -201,6 +206,7 @@ _HOMES = {
     "core.transactional": "transactional",
     "core.unreadable": "SetAside Unreadable",
     "core.version": "__version__",
+    "fleet.functions": "FunctionCall TaskFunction Tasks current_task",
     "fleet.held": "HeldTask",
     "fleet.options": "Event Hooks",
     "fleet.outcomes": "Backoff Bury Done Retry Snooze Unavailable",

@@ -46,3 +46,4 @@ with lazy.needs("aio", "greenlet"):
     from fdbqueue.aio.worker import Fleet as Fleet
     from fdbqueue.aio.worker import HeldTask as HeldTask
     from fdbqueue.aio.worker import Worker as Worker
+    from fdbqueue.aio.worker import current_task as current_task

@@ -21,12 +21,14 @@ from fdbqueue.aio.runtime import in_fiber, in_thread, park_until_done
 from fdbqueue.aio.verbs import Face, constructor_of, database_of, plain, target_of
 from fdbqueue.core.arguments import checked_function, require_finished
 from fdbqueue.core.database import Handle, as_database, require_open
-from fdbqueue.core.errors import BlockingCall, InvalidArgument, LeaseLost, TaskCancelled, WrongType
+from fdbqueue.core.errors import BlockingCall, InvalidArgument, LeaseLost, TaskCancelled, WrongFace, WrongType
 from fdbqueue.core.logger import logger
 from fdbqueue.core.root_keys import DEFAULT_ROOT
 from fdbqueue.core.runtime import Runtime
 from fdbqueue.core.seam import AnyDatabase
+from fdbqueue.fleet import functions
 from fdbqueue.fleet.around import Once, checked_once
+from fdbqueue.fleet.functions import Tasks
 from fdbqueue.fleet.held import HeldTask as BlockingHeldTask
 from fdbqueue.fleet.held import Hold, step_arguments
 from fdbqueue.fleet.options import Hooks, WorkerKeywords, WorkerOptions
@@ -71,6 +73,14 @@ class HeldTask(BlockingHeldTask):
         return await hub.call(partial(BlockingHeldTask.step, self, *step))
 
 
+def current_task() -> HeldTask:
+    """As `fdbqueue.current_task`, in a coroutine function. Raises: InvalidArgument; WrongFace elsewhere."""
+    task = functions.current_task()
+    if not isinstance(task, HeldTask):
+        raise WrongFace("A thread runs this function: call fdbqueue.current_task there.")
+    return task
+
+
 class CoroutineHandler:
     """A coroutine function, in the shape of a blocking handler: its fiber waits for a task of the loop."""
 
@@ -78,11 +88,15 @@ class CoroutineHandler:
         with suppress(AttributeError):  # a partial has no name
             update_wrapper(self, function)
         self._function = function
+        if isinstance(function, Tasks):
+            function.require_on_loop()
 
     def __call__(self, *arguments: Any) -> object:
         *transaction, task = arguments
         hold: Hold = task.hold
         hub: Hub = hold.database.runtime.hub  # type: ignore[attr-defined]  # a LoopRuntime
+        if isinstance(self._function, Tasks) and self._function.is_plain(task):
+            return in_thread(hub, partial(self._function, task))
         given = [Transaction(hub, tr) for tr in transaction]
         coroutine = self._function(*given, HeldTask.of(hold.lease, task.queue, hold))
         running = hub.loop.create_task(_without_exit(hub, coroutine), context=copy_context())
@@ -359,7 +373,7 @@ class Worker(Handle):
         **options: Unpack[WorkerKeywords],
     ) -> None:
         """Raises: WrongType for a blocking function; InvalidArgument, WrongFace, NotADatabase."""
-        if not is_asynchronous(handler):
+        if not isinstance(handler, Tasks) and not is_asynchronous(handler):
             raise WrongType(name="handler", wanted="a coroutine function (async def)", got=handler)
         WorkerOptions.checked(**options)
         checked_once("setup", setup, True)

@@ -346,6 +346,10 @@ class HandlerNotFound(FdbQueueError, ImportError):
     """There is no handler {target}: {reason}."""
 
 
+class FunctionNotFound(FdbQueueError, LookupError):
+    """No function named {name!r} here: Tasks({queue!r}) has {names}."""
+
+
 class DatabaseNotFound(FdbQueueError):
     """There is no database at {url}, or it does not answer."""
 

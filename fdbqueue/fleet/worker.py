@@ -34,6 +34,7 @@ from fdbqueue.core.task import Failure
 from fdbqueue.core.visible import SURVIVED
 from fdbqueue.fleet.around import Around, Once, checked_once
 from fdbqueue.fleet.feed import Feed, Found, Outage, Refill, Start, Starting
+from fdbqueue.fleet.functions import Tasks, tasks_in
 from fdbqueue.fleet.held import Hold
 from fdbqueue.fleet.options import Hooks, Queues, WorkerKeywords, WorkerOptions, checked_hooks, opened
 from fdbqueue.fleet.outcomes import (
@@ -64,6 +65,8 @@ def is_asynchronous(handler: Any) -> bool:
     """True for a coroutine function: also a partial of one, and an object with an asynchronous `__call__`."""
     while isinstance(handler, partial):
         handler = handler.func
+    if isinstance(handler, Tasks):
+        return handler.awaits
     call = inspect.getattr_static(type(handler), "__call__", None)
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(call)
 
@@ -99,6 +102,7 @@ class ChosenByHandler(Handle):
         "_error",
         "_feed",
         "_freed",
+        "_functions",
         "_handler",
         "_heartbeat",
         "_name",
@@ -152,7 +156,7 @@ class Worker(ChosenByHandler):
 
     `handler(task)` runs outside any transaction; meanwhile the worker renews its lease. docs/workers.md says
     what each outcome means for the task. With `transactional`, `handler(tr, task)` runs in the transaction of
-    the ack, so its writes there happen exactly once.
+    the ack, so its writes there happen exactly once. A `Tasks` is a handler, too (docs/functions.md).
     """
 
     __slots__ = ()
@@ -188,6 +192,7 @@ class Worker(ChosenByHandler):
         self._root = root
         self._run_id = checked_bytes("run_id", run_id, limits.RUN_ID_BYTES_MAX)
         self._handler = checked_function("handler", handler, "a function of a task")
+        self._functions = tasks_in(handler)
         self._options = chosen = WorkerOptions.checked(**options)
         self._queues = opened(self._database, queues, root)
         self._telling = Telling(self._database, checked_hooks(hooks))
@@ -375,8 +380,12 @@ class Worker(ChosenByHandler):
         return self._held(found, self._session, asked_at)
 
     def _held(self, found: Found, session: Session, asked_at: float) -> list[Hold]:
-        db, transactional = self._database, self._options.transactional
-        holds = [Hold(queue, task, db, session, asked_at, transactional) for queue, task in found]
+        db, functions, within = self._database, self._functions, self._options.transactional
+        if functions is None:
+            holds = [Hold(queue, task, db, session, asked_at, within) for queue, task in found]
+        else:
+            each = [(queue, task, within or functions.runs_within(task)) for queue, task in found]
+            holds = [Hold(queue, task, db, session, asked_at, one) for queue, task, one in each]
         for hold in holds:
             self._heartbeat.add(hold)
         return holds
@@ -449,7 +458,7 @@ class Worker(ChosenByHandler):
     def _attempt(self, hold: Hold) -> None:
         self._heartbeat.began(hold)
         self._telling.began(hold)
-        settled = self._settling.attempt(hold, self._handler, self._options.transactional)
+        settled = self._settling.attempt(hold, self._handler, hold.transactional)
         if hold.claim(ITS_THREAD):
             self._no_ground.over()
             self._telling.ended(hold, settled)

@@ -9,7 +9,7 @@ from typing import Any
 
 from fdb.subspace_impl import Subspace
 
-from fdbqueue import Bury
+from fdbqueue import Bury, Tasks
 
 GO = "go"
 """The file that ends the tasks of `held`."""
@@ -73,3 +73,12 @@ def begin() -> None:
 
 def end() -> None:
     print("ends", flush=True)
+
+
+calls = Tasks("q")
+
+
+@calls.task(name="keep", pri=3)
+def kept(name: str, text: str = "kept") -> None:
+    """Write a file into the folder of the test."""
+    Path(os.environ["JOBS_FOLDER"], name).write_text(text)

@@ -155,3 +155,17 @@ def transactional(tr, task):
 
 hooks = Hooks(retried=lambda event: print(f"hooked {event.name} {event.task.data}", file=sys.stderr))
 not_callable = fdbqueue.__doc__
+
+
+ROOT = Subspace((), bytes.fromhex(os.environ.get(SPACE, "")))
+called, awaited = fdbqueue.Tasks("jobs", root=ROOT), fdbqueue.Tasks("jobs", root=ROOT)
+
+
+@called.task(transactional=True)
+def count(tr, name, times=1):
+    tr.add(EFFECTS[name].key(), bytes([times]))
+
+
+@awaited.task(transactional=True)
+async def count_later(tr, name):
+    tr.set(EFFECTS[name].key(), b"\x03")

@@ -98,6 +98,21 @@ def test_a_task_that_kills_its_process_is_buried_alone(fleet_of, db, queue, effe
     assert len(effects()) == 40
 
 
+@pytest.mark.parametrize("name", ["called", "awaited"])
+def test_the_functions_of_a_tasks_run_in_the_processes(fleet_of, db, queue, effects, name):
+    functions = {"called": "count", "awaited": "count_later"}
+    queue.put_many(db, [{"function": functions[name], "args": [n]} for n in range(20)])
+    fleet_of(f"tests.fleet.handlers:{name}", processes=2, **FAST).run()
+    assert effects() == dict.fromkeys(range(20), {"called": 1, "awaited": 3}[name])
+
+
+@pytest.mark.usefixtures("queue")
+def test_a_fleet_of_a_single_function_is_refused(fleet_of):
+    fleet = fleet_of("tests.fleet.handlers:count", processes=1, **FAST)
+    with pytest.raises(FleetRefused, match="handler must be its Tasks"):
+        fleet.run()
+
+
 def test_a_worker_that_stalls_past_its_lease_cannot_ack(fleet_of, db, queue, effects):
     """SIGSTOP while it works; SIGCONT when another worker has done its task."""
     id_ = queue.put(db, ["stop"]).id

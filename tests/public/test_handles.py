@@ -67,6 +67,7 @@ MAY_HAVE_ANY_ATTRIBUTE = {
     "fdbqueue.Database": "the databases that are lent share one __dict__",
     "fdbqueue.LogFields": "a filter of logging, whose objects have a __dict__",
     "fdbqueue.RealRuntime": "a program replaces methods of a runtime in its tests",
+    "fdbqueue.TaskFunction": "it has the attributes of its function",
     "fdbqueue.embedded.Database": "it stands for the database of the binding, which takes any",
     "fdbqueue.embedded.Transaction": "it stands for the transaction of the binding, which takes any",
 }
