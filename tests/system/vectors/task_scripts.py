@@ -3,6 +3,8 @@
 from functools import partial
 from typing import Any
 
+import msgspec
+
 from fdbqueue.core.arguments import key_bytes
 from fdbqueue.core.database import Database, run
 from fdbqueue.core.limits import PAYLOAD_PIECE_BYTES_MAX, RECORD_PAYLOAD_BYTES_MAX
@@ -10,6 +12,7 @@ from fdbqueue.core.line.decision import Due, LineKeys, Notice, Ticket, notice_va
 from fdbqueue.core.registry import Registry
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.seam import Transaction
+from fdbqueue.fleet.functions import Tasks
 from fdbqueue.operate.conformance import Keys, escaped
 from fdbqueue.queues.elements.queue import ElementQueue
 from fdbqueue.queues.elements.store import ElementKeys, name_at
@@ -199,6 +202,18 @@ def groups(script: Script) -> None:
     script.call("ack", **_held(taken[0]))
     script.call("bury", task=taken[1])
     script.call("truncate")
+
+
+def send(to: str, subject: str = "hi") -> None:
+    """The function of the calls below."""
+
+
+@task_scripts.add("fifo", "fifo-functions", create={})
+def functions(script: Script) -> None:
+    """Calls of a Python function: the payload is JSON, in the codec of the queue."""
+    called = Tasks("emails").task(send)
+    for call in (called.call("ada@example.com"), called.call("ada@example.com", subject="yes")):
+        script.call("put", payload=msgspec.json.encode(call.data).decode())
 
 
 @task_scripts.add("fifo", "fifo-limits", session=True)
