@@ -1,7 +1,7 @@
 """A transactional outbox: a web application stores an order and the e-mail about it in one transaction.
 
     python examples/outbox.py 8000                              # the web application
-    fdbqueue work emails examples.outbox:send                   # workers, here or on any machine
+    fdbqueue work emails examples.outbox:emails                 # workers, here or on any machine
 
 Both use the database of $FDBQUEUE_URL, or else ./fdbqueue-data. A delivered e-mail is a file in ./mail.
 """
@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import make_server
 
 import fdbqueue
-from fdbqueue import Database, Done, HeldTask, TaskQueue, Transaction
+from fdbqueue import Database, Done, TaskQueue, Transaction
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIEnvironment
 
 ORDERS = fdbqueue.Subspace(("shop", "orders"))
+emails = fdbqueue.Tasks("emails")
 MAIL = Path("mail")
 Answer = tuple[str, dict[str, Any]]
 
@@ -35,7 +36,7 @@ class Shop:
     def __init__(self, db: Database, ttr: float = 30) -> None:
         """`ttr`: seconds after which the e-mail of a dead worker goes to another."""
         self._db = db
-        self._emails = TaskQueue.create(db, "emails", "fifottl", ttr=ttr, if_not_exists=True)
+        TaskQueue.create(db, "emails", "fifottl", ttr=ttr, if_not_exists=True)
 
     def __call__(self, request: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
         status, answer = self._answer(request)
@@ -56,7 +57,7 @@ class Shop:
             customer = str(json.loads(request["wsgi.input"].read(size))["customer"])
         except (ValueError, KeyError, TypeError):
             return "400 Bad Request", {"error": 'the body is {"customer": "NAME@HOST"}'}
-        placed = place(self._db, self._emails, order, customer)
+        placed = place(self._db, order, customer)
         return ("201 Created" if placed else "200 OK"), {"order": order}
 
     def _show(self, order: str) -> Answer:
@@ -67,12 +68,12 @@ class Shop:
 
 
 @fdbqueue.transactional
-def place(tr: Transaction, emails: TaskQueue, order: str, customer: str) -> bool:
+def place(tr: Transaction, order: str, customer: str) -> bool:
     """Store an order and put its e-mail: both, or neither. False if the order is there."""
     if tr[ORDERS[order]].present():
         return False
     tr[ORDERS[order]] = customer.encode()
-    emails.put(tr, {"order": order, "to": customer})
+    send.put(tr, order, customer)
     return True
 
 
@@ -85,9 +86,9 @@ def stored(tr: Transaction, order: str) -> dict[str, Any] | None:
     return {"order": order, "customer": bytes(customer).decode(), "emailed": emailed.present()}
 
 
-def send(task: HeldTask) -> None:
-    """The handler: deliver one e-mail, then note it in the transaction that acks the task."""
-    order, customer = task.data["order"], task.data["to"]
+@emails.task
+def send(order: str, customer: str) -> None:
+    """Deliver one e-mail, then note it in the transaction that acks the task."""
     deliver(order, customer)
 
     def note(tr: Transaction) -> None:

@@ -40,7 +40,7 @@ def test_an_order_that_is_sent_twice_gives_one_mail(db: Database) -> None:
     statuses = [request(shop, "PUT", "/orders/7", body)[0] for _ in range(2)]
     assert statuses == ["201 Created", "200 OK"]
     assert not request(shop, "GET", "/orders/7")[1]["emailed"]
-    Worker(db, "emails", outbox.send).run(until_empty=True)
+    Worker(db, "emails", outbox.emails).run(until_empty=True)
     order = {"order": "7", "customer": "ada@example.com", "emailed": True}
     assert request(shop, "GET", "/orders/7") == ("200 OK", order)
     assert mails() == ["7.eml"]
@@ -53,8 +53,8 @@ def test_a_mail_of_a_dead_worker_is_there_once(db: Database) -> None:
     request(shop, "PUT", "/orders/8", '{"customer": "bob@example.com"}')
     task = TaskQueue.open(db, "emails").take(db)
     assert task is not None
-    outbox.deliver(task.data["order"], task.data["to"])
-    Worker(db, "emails", outbox.send).run(until_empty=True)
+    outbox.deliver(*task.data["args"])
+    Worker(db, "emails", outbox.emails).run(until_empty=True)
     assert mails() == ["8.eml"]
     assert request(shop, "GET", "/orders/8")[1]["emailed"]
 

@@ -26,6 +26,20 @@ class Orders:
         return (await tr.get(b"%d" % number)).present() is True
 
 
+calls = fdbqueue.Tasks("calls")
+
+
+@calls.task(result_ttl=60)
+async def add(first: int, second: int = 1) -> int:
+    await aio.current_task().progress(0.5)
+    return first + second
+
+
+@calls.task(transactional=True)
+async def note(tr: aio.Transaction, number: int) -> None:
+    tr[b"number"] = b"%d" % number
+
+
 async def send(task: aio.HeldTask) -> None:
     await task.progress(0.5)
     await task.database.set(b"sent", b"yes")
@@ -52,6 +66,10 @@ async def main() -> None:
         right: bool = await Orders().place(db, 3)
         number = await db.run(lambda tr: len(tr.get_range(b"a", b"b").to_list()))
         verification: fdbqueue.Verification = await aio.verify(db)
+        put: fdbqueue.Task = await add.put(db, 1, second=2)
+        put = await note.put(db.create_transaction(), 3)
+        number = await add(1) or await add.result(db, put, timeout=3)
+        await aio.Worker(db, words, calls).run(until_empty=True)
         await aio.Worker(db, words, send, concurrency=3).run(until_empty=True)
         fdbqueue.Worker(db.blocking, "words", send, concurrency=3).run()
 
@@ -59,6 +77,7 @@ async def main() -> None:
 async def refuse(db: aio.Database) -> None:
     words = await aio.TaskQueue.open(db, "words")
     await words.put(db)  # type: ignore[call-arg]
+    await add.put(db, "1")  # type: ignore[call-overload]
     await words.take(db, timeot=3)  # type: ignore[call-arg]
     await place(db, words, "17")  # type: ignore[arg-type]
     await place("memory:", words, 17)  # type: ignore[arg-type]

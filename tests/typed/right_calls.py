@@ -20,6 +20,19 @@ def count(queue: fdbqueue.TaskQueue, where: fdbqueue.DatabaseOrTransaction) -> i
     return queue.statistics(where)["tasks"]["ready"]
 
 
+calls = fdbqueue.Tasks("calls")
+
+
+@calls.task
+def send(to: str, subject: str = "hi") -> int:
+    return len(to + subject)
+
+
+@calls.task(transactional=True, pri=3, unique=lambda number: number)
+def note(tr: fdbqueue.Transaction, number: int) -> bool:
+    return place(tr, number)
+
+
 class Orders:
     @fdbqueue.transactional
     def place(self, tr: fdbqueue.Transaction, number: int) -> bool:
@@ -60,5 +73,12 @@ with_each(engine, db.create_transaction())
 task: fdbqueue.Task | None = words.take(db, 0, stop=stop)
 found: Any = emails.dequeue(db, default=None, timeout=1.5)
 name: str = elements.add(db, b"data")
+called: int = send("ada", subject="yes")
+sent: fdbqueue.Task = send.put(db, "ada") if called else send.options(delay=3).put(cluster, to="ada")
+noted: bool = note(db.create_transaction(), 3)
+sent = note.put(db.create_transaction(), 3) if noted else note.put(engine, number=3)
+fdbqueue.Group.create(db, then=(words, *send.call("ada")))
+fdbqueue.Worker(db, "calls", calls)
+attempts: int = fdbqueue.current_task().attempts
 fdbqueue.open(engine, session_ttr_s=30.0).close()
 fdbqueue.open(cluster).close()

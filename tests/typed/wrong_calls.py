@@ -14,6 +14,19 @@ def count(queue: fdbqueue.TaskQueue, where: fdbqueue.DatabaseOrTransaction) -> i
     return queue.statistics(where)["tasks"]["ready"]
 
 
+calls = fdbqueue.Tasks("calls")
+
+
+@calls.task(pri=3)
+def send(to: str, subject: str = "hi") -> int:
+    return len(to + subject)
+
+
+@calls.task(transactional=True)
+def note(tr: fdbqueue.Transaction, number: int) -> None:
+    tr[b"number"] = b"%d" % number
+
+
 def refuse(db: fdbqueue.AnyDatabase, tr: fdbqueue.Transaction) -> None:
     # Each line below is wrong.
     emails.enqueue("memory:", 1)
@@ -107,6 +120,23 @@ def refuse(db: fdbqueue.AnyDatabase, tr: fdbqueue.Transaction) -> None:
     words.producer().take(db)
     words.consumer().put(db, 1)
     emails.consumer().enqueue(db, 1)
+    send(3)
+    send("ada", about="yes")
+    to: str = send("ada")
+    send.put("ada")
+    send.put(db)
+    send.put(db, 3)
+    send.put(tr, "ada", about="yes")
+    send.call(3)
+    send.options(delay=3).put(db, 3)
+    note(3)
+    note.put(db, tr, 3)
+    note.put(db, "3")
+    sent: str = send.put(db, "ada")
+    send.putt(db, "ada")
+    calls.task(3)
+    calls.task(name=3)
+    fdbqueue.Tasks(3)
     # Each line above is wrong.
 
 
