@@ -182,10 +182,10 @@ class TaskFunction(Generic[C, P, R]):
         return options
 
     def _require_takes_all(self, option: str, function: Callable[..., Any]) -> None:
+        checked_function(option, function)
         try:
-            arguments = dict.fromkeys(_named(self._signature))
-            inspect.signature(checked_function(option, function)).bind(**arguments)
-        except TypeError as error:
+            inspect.signature(function).bind(**dict.fromkeys(_named(self._signature)))
+        except (TypeError, ValueError) as error:  # a class of the interpreter may have no signature
             wanted = f"a function of all arguments of {self.name}() by name ({error})"
             raise InvalidArgument(name=option, wanted=wanted, got=function) from None
 

@@ -413,7 +413,8 @@ def test_such_a_function_gets_the_named_arguments_of_any_call(tasks: Tasks) -> N
         ({"headers": {"a": 1}}, InvalidArgument, "headers"),
         ({"scope": "queued"}, InvalidArgument, "unique must be a unique key for these options"),
         ({"unique": lambda to: to}, InvalidArgument, "unique must be a function of all arguments of "),
-        ({"unique": yields}, InvalidArgument, "unique must be a plain function"),
+        ({"unique": str}, InvalidArgument, "unique must be a function of all arguments of "),
+        ({"unique": yields}, DeferredBody, "unique must be a plain function"),
     ],
 )
 def test_a_wrong_option_is_refused_where_it_is_given(
