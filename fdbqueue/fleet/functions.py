@@ -63,7 +63,7 @@ def current_task() -> HeldTask:
 
 
 class FunctionCall(NamedTuple):
-    """A call as the data of a task, and the options of its put: for schedules, `then` and groups."""
+    """A call as the data of a task, and the options of its put: for a schedule, a `then`, or a group."""
 
     data: dict[str, Any]
     options: dict[str, Any]
@@ -124,10 +124,13 @@ class TaskFunction(Generic[C, P, R]):
     def put(self, tr: Any, /, *args: P.args, **kwargs: P.kwargs) -> Any:
         """Put a task that calls the function. Given a database or a transaction of `fdbqueue.aio`: await it.
 
-        Reads, Writes, Conflicts: as `TaskQueue.put`. The first put of a process also reads the definition of
-        the queue; in transactions, the first of them does.
+        Reads: as `TaskQueue.put`. The first put of a process, and its first one in a transaction, also read
+        the definition of the queue.
+        Writes: as `TaskQueue.put`.
+        Conflicts: as `TaskQueue.put`.
         Raises: WrongType, a TypeError, for arguments that the function does not take, or against its type
         hints; QueueNotFound; as `TaskQueue.put`.
+        Round trips: as `TaskQueue.put`, and 1 for the definition.
         """
         if not isinstance(tr, Awaited):
             _database_of(tr)  # first: without it, the next argument would look like the one that is missing
@@ -135,7 +138,7 @@ class TaskFunction(Generic[C, P, R]):
         return self._tasks._with_queue(tr, lambda queue, target: queue.put(target, call.data, **call.options))
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> FunctionCall:
-        """The data and the options of a put, for what puts the task later.
+        """The data and the options of a put, for a schedule, a `then`, or a group.
 
         Raises: WrongType, as `put`.
         """
@@ -160,7 +163,9 @@ class TaskFunction(Generic[C, P, R]):
     def result(self, tr: Any, task: Task | str, timeout: float | None = None) -> Any:
         """The value that the call returned, if it was put with a `result_ttl`: `TaskQueue.result`.
 
-        Reads, Conflicts, Raises: as `TaskQueue.result`.
+        Reads: as `TaskQueue.result`.
+        Conflicts: as `TaskQueue.result`.
+        Raises: as `TaskQueue.result`.
         """
         return self._tasks._with_queue(tr, lambda queue, target: queue.result(target, task, timeout))
 
@@ -248,11 +253,11 @@ def _made(option: Any, bound: inspect.BoundArguments) -> Any:
 
 
 class Tasks(Handle):
-    """The functions of one queue. Nothing is opened here, so a module may have one.
+    """The functions of one queue. It opens nothing, so a module may have one.
 
-    It is a handler: `Worker(db, "emails", emails)`, and `fdbqueue work emails shop.mail:emails`. A task of
-    an unknown name fails its attempt with FunctionNotFound: it is tried again, perhaps by a process that
-    has the function, and buried after the attempts.
+    A worker takes it as its handler: `Worker(db, "emails", emails)`, `fdbqueue work emails shop.mail:emails`.
+    A task of an unknown name fails its attempt with FunctionNotFound. It is tried again, perhaps by a process
+    that has the function, and buried after the attempts.
     """
 
     __slots__ = ("__qualname__", "_service", "functions", "queue", "root")

@@ -318,7 +318,7 @@ def _after(found: Explanation) -> str:
     if failed is None:
         return ""
     told_first = f"{failed.error}: {failed.message}" if failed.message else failed.error
-    return f" after {shortened(visible(' '.join(told_first.split())))}"
+    return f" after {shortened(visible(' '.join(told_first.split())).removesuffix('.'))}"
 
 
 def _counted_failures(found: Explanation) -> str:

@@ -20,7 +20,7 @@ def test_work_runs_the_functions_of_a_tasks(shell: Shell, tmp_path: Path) -> Non
     assert "FunctionNotFound: No function named 'lost' here: Tasks('q') has keep." in err
     [buried] = shell.rows("tasks", "q", "--state", "buried")
     _, out, _ = shell.run("explain", "q", buried["id"])
-    assert "No function named 'lost' here" in out
+    assert "FunctionNotFound: No function named 'lost' here: Tasks('q') has keep.\t" in out
 
 
 def test_a_single_function_is_refused(shell: Shell) -> None:
