@@ -92,18 +92,26 @@ class CoroutineHandler:
             function.require_on_loop()
 
     def __call__(self, *arguments: Any) -> object:
-        *transaction, task = arguments
-        hold: Hold = task.hold
+        *transaction, given_task = arguments
+        is_batch = isinstance(given_task, list)
+        holds: list[Hold] = [task.hold for task in (given_task if is_batch else (given_task,))]
+        hold = holds[0]
         hub: Hub = hold.database.runtime.hub  # type: ignore[attr-defined]  # a LoopRuntime
         if isinstance(self._function, Tasks) and self._function.is_plain(task):
             return in_thread(hub, partial(self._function, task))
         given = [Transaction(hub, tr) for tr in transaction]
-        coroutine = self._function(*given, HeldTask.of(hold.lease, task.queue, hold))
+        tasks = [HeldTask.of(one.lease, one.task.queue, one) for one in holds]
+        coroutine = self._function(*given, tasks if is_batch else tasks[0])
         running = hub.loop.create_task(_without_exit(hub, coroutine), context=copy_context())
         running.add_done_callback(lambda _: coroutine.close())  # cancelled at once, it has not begun
-        hold.interrupt = running.cancel
-        if hold.cancelled or hold.lost:  # since before its begin
-            running.cancel()
+
+        def cancel_without_tasks() -> None:
+            if all(one.cancelled or one.lost for one in holds):
+                running.cancel()
+
+        for one in holds:
+            one.interrupt = cancel_without_tasks
+        cancel_without_tasks()  # since before its begin
         park_until_done(hub, running)
         if running.cancelled():
             raise _reason(hold)

@@ -297,6 +297,8 @@ TIDY_ROUNDS_MAX = 20
 VERB_BATCH = 200
 # After ATTEMPTS_TOGETHER_MAX conflicts the acks of a batch run alone.
 ATTEMPTS_TOGETHER_MAX = 2
+# Takes, in equal parts of its time, for a batch that waits for more tasks; and that time of a worker.
+FILL_LOOKS, BATCH_WAIT_S = 5, 0.5
 # Conflict keys over which puts into a bounded queue spread (tasks/capacity.py).
 SEATS_MAX = 4_096
 

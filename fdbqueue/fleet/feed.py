@@ -94,6 +94,10 @@ class Feed:
             found = self._intake.wait(take, dict.fromkeys(self._sound(), count), timeout_s, stop)
         return [(self._queues[number], task) for number, task in found]
 
+    def more(self, queue: TaskQueue, count: int, session: Session) -> list[Task]:
+        """Take up to `count` tasks of one of the queues, without a wait."""
+        return self._take(self._queues.index(queue), count, session, 0, self._runtime.event())
+
     def end_waits(self) -> None:
         """End a waiting `take`. It misses a wait that is about to begin: call it until `take` returns."""
         self._stop.set()

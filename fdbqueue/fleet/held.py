@@ -9,6 +9,7 @@ from fdbqueue.core.errors import InvalidArgument, LeaseLost, TaskCancelled
 from fdbqueue.core.observing import Watch
 from fdbqueue.core.sessions.session import Session
 from fdbqueue.core.task import Task
+from fdbqueue.fleet.outcomes import Bury, Done, Effect, Snooze
 from fdbqueue.tasks.queue import TaskQueue
 
 T = TypeVar("T")
@@ -18,6 +19,9 @@ BEATS_PER_LEASE = 3
 
 class Hold:
     """A lease of this worker. The first thread that claims it decides the outcome; no other thread does."""
+
+    in_batch = False
+    """True for a worker with `batch`."""
 
     def __init__(
         self,
@@ -31,6 +35,8 @@ class Hold:
         """`asked_at`: wall-clock time at which the take began. `transactional`: as in WorkerOptions."""
         self.queue = queue
         self.session = session
+        self.decision: BaseException | None = None
+        """What the handler of a batch has decided about this task."""
         self.began_at: float | None = None
         """Time at which the handler was called, as runtime.monotonic()."""
         self.thread_id = 0
@@ -97,7 +103,7 @@ class Hold:
     @property
     def open(self) -> bool:
         """True if the outcome is not claimed yet."""
-        return self._claimant is None
+        return self.claimant is None
 
     @property
     def lost(self) -> bool:
@@ -193,6 +199,32 @@ class HeldTask(Task):
             wanted = "False for a handler with steps outside its transaction; `task.step(tr, ...)` is in it"
             raise InvalidArgument(name="transactional", wanted=wanted, got=True)
         return hold.queue.step(hold.database if tr is None else tr, hold.lease, name, function)
+
+    def done(self, result: Any = None, *, effect: Effect | None = None) -> None:
+        """Decide about this task of a batch: an ack, as for `raise Done(effect, result)`."""
+        self._decide(Done(effect, result))
+
+    def fail(self, error: BaseException) -> None:
+        """Decide about this task of a batch: its attempt has failed, as if a handler had raised the error."""
+        if not isinstance(error, BaseException) or isinstance(error, Done):
+            raise InvalidArgument(name="error", wanted="an error, or a Retry", got=error)
+        self._decide(error)
+
+    def snooze(self, delay: float, reason: str = "") -> None:
+        """Decide about this task of a batch: it is put off, as for `raise Snooze(delay)`."""
+        self._decide(Snooze(delay, reason))
+
+    def bury(self, reason: str = "", detail: str = "") -> None:
+        """Decide about this task of a batch: it is buried, as for `raise Bury(reason)`."""
+        self._decide(Bury(reason, detail))
+
+    def _decide(self, verdict: BaseException) -> None:
+        """The last decision counts. It is committed when the handler has ended."""
+        hold = self._held()
+        if not hold.in_batch:
+            wanted = "given for a decision about one of several tasks (a handler of one task raises it)"
+            raise InvalidArgument(name="batch", wanted=wanted, got=None)
+        hold.decision = verdict
 
     @property
     def lost(self) -> bool:

@@ -127,6 +127,8 @@ class WorkerKeywords(TypedDict, total=False):
     grace_s: float
     session_ttr_s: float
     overtake: int
+    batch: int | None
+    batch_wait_s: float | None
 
 
 @dataclass(frozen=True)
@@ -154,11 +156,16 @@ class WorkerOptions:
     overtake: int = limits.WORKER_OVERTAKE
     """Number of older ready tasks that a take may leave behind. It has no meaning for queues
     with task keys or limits of tasks, nor for bags."""
+    batch: int | None = None
+    """If given: the handler is called with a list of 1 to so many tasks of one queue. Then `threads` and
+    `concurrency` are numbers of batches. At most limits.VERB_BATCH."""
+    batch_wait_s: float | None = None
+    """Time that a batch waits after its first task for more; None for limits.BATCH_WAIT_S."""
 
     @property
     def places(self) -> int:
-        """Enough for the handlers of either sort that run at the same time."""
-        return max(self.threads, self.concurrency)
+        """Enough for the tasks of the handlers of either sort that run at the same time."""
+        return max(self.threads, self.concurrency) * (self.batch or 1)
 
     @property
     def asked(self) -> Asked:
@@ -176,6 +183,9 @@ class WorkerOptions:
             plain["attempts"] = stored_attempts("attempts", plain["attempts"])
         options = cls(**plain)
         timeout_s, backoff = options.timeout_s, options.backoff
+        batch, wait_s = options.batch, options.batch_wait_s
+        if batch is None and wait_s is not None:
+            raise InvalidArgument(name="batch_wait_s", wanted="None without batch", got=wait_s)
         return cls(
             threads=checked_count("threads", options.threads, limits.THREADS_MAX),
             concurrency=checked_count("concurrency", options.concurrency, limits.CONCURRENCY_MAX),
@@ -186,6 +196,8 @@ class WorkerOptions:
             grace_s=checked_seconds("grace_s", options.grace_s),
             session_ttr_s=checked_span("session_ttr_s", options.session_ttr_s),
             overtake=checked_whole("overtake", options.overtake, 0, limits.OVERTAKE_MAX),
+            batch=None if batch is None else checked_count("batch", batch, limits.VERB_BATCH),
+            batch_wait_s=None if wait_s is None else checked_seconds("batch_wait_s", wait_s),
         )
 
 

@@ -116,33 +116,37 @@ class Settling:
         self._commit_with(hold, lambda tr: self._ack_and(tr, hold, done))
         return ACKED
 
-    def snooze(self, hold: Hold, delay_s: float) -> Settled:
-        after = hold.queue.defer(self._database, hold.lease, delay_s)
+    def snooze(self, hold: Hold, delay_s: float, tr: Transaction | None = None) -> Settled:
+        after = hold.queue.defer(tr or self._database, hold.lease, delay_s)
         return unless_cancelled(after, Settled("snoozed", delay_s))
 
-    def put_off(self, hold: Hold, delay_s: float) -> Settled:
+    def put_off(self, hold: Hold, delay_s: float, tr: Transaction | None = None) -> Settled:
         """Put the task off, as something that every task needs is away: that is no failure."""
-        after = hold.queue.give_back(self._database, hold.lease, delay_s)
+        after = hold.queue.give_back(tr or self._database, hold.lease, delay_s)
         return unless_cancelled(after, Settled("retried", delay_s))
 
-    def cancel(self, hold: Hold) -> Settled:
-        return unless_cancelled(hold.queue.release(self._database, hold.lease), Settled("snoozed"))
+    def cancel(self, hold: Hold, tr: Transaction | None = None) -> Settled:
+        return unless_cancelled(hold.queue.release(tr or self._database, hold.lease), Settled("snoozed"))
 
     def fail(self, hold: Hold, failed: Failed) -> Settled:
         """Release or bury the task by what is in force for it, and record the failure."""
-        random = self._runtime.random()
-
-        def body(tr: Transaction) -> Settled:
-            # Read again: a failure may have been excused since the take.
-            failures, rule = hold.queue._rule(tr, hold.lease, self._asked)
-            if failed.for_good or rule.is_used_up(failures + 1):
-                after = hold.queue.bury(tr, hold.lease, failure=failed.failure)
-                return unless_cancelled(after, Settled("buried"))
-            delay_s = rule.delay_s(failures + 1, random) if failed.delay_s is None else failed.delay_s
-            after = hold.queue.release(tr, hold.lease, delay=delay_s, failure=failed.failure)
-            return unless_cancelled(after, Settled("retried", delay_s))
-
+        body = partial(self.fail_in, hold=hold, failed=failed, random=self._runtime.random())
         return run_once(self._database, self._root, body)
+
+    def fail_in(self, tr: Transaction, hold: Hold, failed: Failed, random: float) -> Settled:
+        # Read again: a failure may have been excused since the take.
+        failures, rule = hold.queue._rule(tr, hold.lease, self._asked)
+        if failed.for_good or rule.is_used_up(failures + 1):
+            after = hold.queue.bury(tr, hold.lease, failure=failed.failure)
+            return unless_cancelled(after, Settled("buried"))
+        delay_s = rule.delay_s(failures + 1, random) if failed.delay_s is None else failed.delay_s
+        after = hold.queue.release(tr, hold.lease, delay=delay_s, failure=failed.failure)
+        return unless_cancelled(after, Settled("retried", delay_s))
+
+    def is_last(self, hold: Hold, failures: int) -> bool:
+        """True if the next failure of the task buries it."""
+        most, _ = number_for(hold.task, hold.queue.options, self._asked)
+        return most is not None and failures + 1 >= most
 
     def bury_if_exhausted(self, hold: Hold) -> bool:
         """Bury a task that has used up its attempts without an outcome. True if it was buried."""

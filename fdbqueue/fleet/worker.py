@@ -59,6 +59,7 @@ from fdbqueue.tasks.queue import TaskQueue
 _log = loggers.logger("fdbqueue.worker")
 
 _LOOP_WORKER = "fdbqueue.aio.worker"
+_BATCHES = "fdbqueue.fleet.batches"
 
 
 def is_asynchronous(handler: Any) -> bool:
@@ -112,6 +113,7 @@ class ChosenByHandler(Handle):
         "_overrun",
         "_pool",
         "_queues",
+        "_ready",
         "_refill",
         "_root",
         "_run_id",
@@ -134,6 +136,9 @@ class ChosenByHandler(Handle):
     def __new__(cls, *args: Any, **options: Any) -> Self:
         handler = options.get("handler", args[2] if len(args) > 2 else None)
         chosen: Any = _with_loop(cls, handler) if cls._chooses and is_asynchronous(handler) else cls
+        if options.get("batch") is not None:  # imported by its name: it stands above this file
+            batches = importlib.import_module(_BATCHES).BatchWorker
+            chosen = type(cls.__name__, (batches,) if chosen is Worker else (batches, chosen), {})
         made: Self = object.__new__(chosen)
         return made
 
@@ -245,7 +250,7 @@ class Worker(ChosenByHandler):
             undo.callback(self._end_session)
             self._pool = ThreadPool(self._database, self._places(), self._work, self._freed)
             undo.callback(self._pool.end)
-            if len(self._queues) == 1 and not self._options.transactional:
+            if len(self._queues) == 1 and not (self._options.transactional or self._options.batch):
                 [(queue, _)] = self._queues
                 asked = self._session_that_takes, self._pool.free, self._held, self._freed
                 self._refill = Refill(self._database, queue, *asked, self._options.overtake)
@@ -464,7 +469,9 @@ class Worker(ChosenByHandler):
             self._telling.ended(hold, settled)
 
     def _settle(self, hold: Hold, error: BaseException) -> Settled:
-        judgement = judge(error, self._name, hold.cancelled)
+        return self._settle_as(hold, judge(error, self._name, hold.cancelled), error)
+
+    def _settle_as(self, hold: Hold, judgement: Judgement, error: BaseException) -> Settled:
         if not isinstance(judgement, Away | Lost):
             self._no_ground.over()
         try:

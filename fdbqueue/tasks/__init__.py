@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from fdbqueue.tasks import creating as creating
     from fdbqueue.tasks import explaining as explaining
     from fdbqueue.tasks import failures as failures
+    from fdbqueue.tasks import filling as filling
     from fdbqueue.tasks import limited as limited
     from fdbqueue.tasks import limits as limits
     from fdbqueue.tasks import looking as looking

@@ -398,13 +398,24 @@ class Taking(TaskHandle):
         session: AnySession | None = None,
         stop: Stop | None = None,
         overtake: int = 0,
+        fill: float = 0,
     ) -> list[Task]:
         """Take the next tasks, up to `n`. The call waits for the first of them as `take` does.
 
         It takes fewer if they exceed limits.BATCH_BYTES_MAX bytes, or if the line gives only
-        limits.SERVE_MAX.
+        limits.SERVE_MAX. With `fill`, the call waits up to that number of seconds after the first task for
+        more, in further takes. Their leases begin with their takes, so `fill` is shorter than the ttr. A
+        `stop` that is set meanwhile ends the wait, and the call returns the tasks so far.
+        Raises: as `take`; InvalidArgument for a `fill` given a transaction.
         """
-        return list(self._taken(tr, checked_batch_count("n", n), timeout, session, stop, overtake))
+        n = checked_batch_count("n", n)
+        fill_s = late.filling.checked_fill(fill, tr) if type(fill) is not int or fill else 0.0
+        found = list(self._taken(tr, n, timeout, session, stop, overtake))
+        if not found or not fill_s:
+            return found
+        take = partial(self._taken, tr, timeout=0, session=session, stop=None, overtake=overtake)
+        undo = self._calls(tr)._undo_take
+        return late.filling.fill_for(self._of(tr), found, n, fill_s, stop, take, undo)
 
     def end_waits(self, db: AnyDatabase, *, session: AnySession | None = None) -> None:
         """End the waits of this session's takes in other threads of this process: they return their tasks so

@@ -9,7 +9,10 @@ The output of a command that succeeds goes to our standard output. If that is a 
 follow one another, and a task is acked when its output was read. With --into, each line of output goes into
 a queue instead, in the transaction of the ack, so exactly once.
 
-A command is killed when its lease ends, when its task is cancelled, or when its worker dies.
+With --batch, a command has several tasks, each a line of JSON on its standard input. Exit status 0 acks all.
+
+A command is killed when its lease ends, when its task is cancelled, or when its worker dies; that of a batch,
+when this is true of all tasks.
 """
 
 import errno
@@ -24,6 +27,7 @@ from contextlib import contextmanager, suppress
 from tempfile import TemporaryFile
 from typing import IO, Any
 
+import click
 import msgspec
 from fdb.subspace_impl import Subspace
 
@@ -37,7 +41,8 @@ from fdbqueue.fleet.logs import ERASE_LINE
 from fdbqueue.fleet.outcomes import Bury, Done, Retry, Unavailable
 from fdbqueue.fleet.supervisor import kept_from_children
 from fdbqueue.operate.cli.exits import LineWriter, ReaderGone
-from fdbqueue.operate.cli.wording import value_of
+from fdbqueue.operate.cli.show import task_row
+from fdbqueue.operate.cli.wording import line_of, value_of
 from fdbqueue.queues.recipe.queue import Queue
 from fdbqueue.tasks.queue import TaskQueue
 
@@ -222,24 +227,32 @@ class Execute:
         self._reaper = Reaper()
         self._outlet = Outlet()
 
-    def __call__(self, task: HeldTask) -> None:
-        """Run the command.
+    def __call__(self, given: HeldTask | list[HeldTask]) -> None:
+        """Run the command for a task, or for a batch.
 
         Raises: Done, CommandFailed, Bury; LeaseLost if the lease ended, or TaskCancelled, when the command
         was killed; Unavailable if the machine cannot run the command, or its output was not read.
         """
-        data = as_bytes(task.data)
-        with of_this_machine(), TemporaryFile() as given, TemporaryFile() as out, TemporaryFile() as err:
-            given.write(data)
-            given.seek(0)
+        tasks = given if isinstance(given, list) else [given]
+        data = b"".join(map(line_of, map(task_row, tasks))) if tasks is given else as_bytes(tasks[0].data)
+        with of_this_machine(), TemporaryFile() as stdin, TemporaryFile() as out, TemporaryFile() as err:
+            stdin.write(data)
+            stdin.seek(0)
             words = [os.fsencode(word).replace(PLACEHOLDER.encode(), data) for word in self._command.words]
-            status = self._run(words, task, (given, out, err))
+            told = {} if tasks is given else environment_of(tasks[0])
+            status = self._run(words, tasks, told, (stdin, out, err))
             if status:
                 killed = "" if status > 0 else f"killed by {signal.Signals(-status).name}"
                 raise CommandFailed(reason=killed or f"exit status {status}", detail=_detail(out, err))
-            self._succeeded(task, out, err)
+            self._succeeded(tasks, out, err)
 
-    def _run(self, words: Sequence[bytes], task: HeldTask, files: tuple[IO[bytes], ...]) -> int:
+    def _run(
+        self,
+        words: Sequence[bytes],
+        tasks: Sequence[HeldTask],
+        told: Mapping[str, str],
+        files: tuple[IO[bytes], ...],
+    ) -> int:
         given, out, err = files
         with self._reaper.watching(files) as began:
             process = subprocess.Popen(
@@ -247,7 +260,7 @@ class Execute:
                 stdin=given,
                 stdout=out,
                 stderr=err,
-                env=os.environ | environment_of(task),
+                env={**os.environ, **told},
                 # A process group of its own: Ctrl-C does not reach it, and all its processes can be killed.
                 start_new_session=True,
             )
@@ -255,17 +268,18 @@ class Execute:
             while True:
                 with suppress(subprocess.TimeoutExpired):
                     return process.wait(LOOK_EVERY_S)
-                if task.lost or task.cancelled:
+                if all(task.lost or task.cancelled for task in tasks):
                     with suppress(ProcessLookupError):
                         os.killpg(process.pid, signal.SIGKILL)
                     process.wait()
-                    task.check()
+                    tasks[0].check()
 
-    def _succeeded(self, task: Task, out: IO[bytes], err: IO[bytes]) -> None:
+    def _succeeded(self, tasks: Sequence[Task], out: IO[bytes], err: IO[bytes]) -> None:
         into = self._command.into is not None
         try:
             values = output_values(out) if into else []
-            result = None if task.result_ttl is None else output_value(out)
+            has_result = any(task.result_ttl is not None for task in tasks)
+            result = output_value(out) if has_result else None
         except (TooMuchForOneTransaction, PayloadTooLarge) as reason:
             raise Bury(f"its output: {reason}", _detail(out, err)) from None
         try:
@@ -284,6 +298,14 @@ class Execute:
             Queue.named(tr, name, create=False, root=root).enqueue_many(tr, values)
         else:
             TaskQueue.open(tr, name, root=root).put_many(tr, values)
+
+
+def require_batch(words: Sequence[str], into: str | None) -> None:
+    """Raises UsageError for what a command of several tasks cannot have."""
+    if into is not None:
+        raise click.UsageError("--into is for single tasks: the output of a batch belongs to none of them")
+    if any(PLACEHOLDER in word for word in words):
+        raise click.UsageError("{} is for single tasks: a batch is on standard input, a line for each task")
 
 
 def environment_of(task: Task) -> dict[str, str]:

@@ -284,6 +284,19 @@ class WithCommand(click.Command):
     metavar="N",
     help=f"a take may leave N older tasks behind [{limits.WORKER_OVERTAKE}]",
 )
+@click.option(
+    "--batch",
+    type=click.IntRange(1, limits.VERB_BATCH),
+    metavar="N",
+    help="call the function with a list of up to N tasks; with --exec: a line of JSON for each",
+)
+@click.option(
+    "--batch-wait",
+    "batch_wait_s",
+    type=SecondsRange(min=0),
+    metavar="S",
+    help=f"a batch waits S seconds for more tasks [{limits.BATCH_WAIT_S}]",
+)
 @click.option("--weight", "weights", multiple=True, metavar="QUEUE=N", help="the weight of a queue [1]")
 @click.option("--recycle-tasks", type=COUNT, metavar="N", help="replace a process after N tasks")
 @click.option("--recycle-mb", type=COUNT, metavar="M", help="replace a process above M MB")
@@ -328,8 +341,12 @@ def work(
         raise click.UsageError("--into is for --exec")
     if create and into is None:
         raise click.UsageError("--create is for the queue of --into")
+    if options["batch"] is None and options["batch_wait_s"] is not None:
+        raise click.UsageError("--batch-wait is for --batch")
     if executes:
         options |= {"argument": _argument(here, command or [], into, options["transactional"])}
+        if options["batch"]:
+            execute.require_batch(command or [], into)
     options["threads"] = options["threads"] or (1 if executes else 8)
     options["log_level"] = log_level or ("error" if quiet else "info")
     if here.as_json:
