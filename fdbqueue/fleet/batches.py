@@ -18,10 +18,9 @@ from typing import TypeVar
 from fdbqueue.core import limits, observing
 from fdbqueue.core.errors import InvalidArgument, LeaseLost, NotTaken, TaskCancelled
 from fdbqueue.core.seam import Transaction
-from fdbqueue.core.sessions.session import Session
 from fdbqueue.core.task import Failure, Task
 from fdbqueue.core.visible import SURVIVED
-from fdbqueue.fleet.feed import Found, Start
+from fdbqueue.fleet.feed import Start
 from fdbqueue.fleet.held import Hold
 from fdbqueue.fleet.outcomes import (
     Away,
@@ -82,7 +81,7 @@ class BatchWorker(Worker):
 
     __slots__ = ()
 
-    _chooses = False
+    _hold_class = Member
 
     # Feeding: one thread.
 
@@ -115,13 +114,6 @@ class BatchWorker(Worker):
         except Exception:
             return None
         return self._held([(queue, task) for task in tasks], session, asked_at)
-
-    def _held(self, found: Found, session: Session, asked_at: float) -> list[Hold]:
-        db, transactional = self._database, self._options.transactional
-        holds = [Member(queue, task, db, session, asked_at, transactional) for queue, task in found]
-        for hold in holds:
-            self._heartbeat.add(hold)
-        return [*holds]
 
     def _give(self, holds: list[Hold], free: int) -> None:
         starts = self._starting.decide(holds, len(holds), self._stopped.is_set())
@@ -171,7 +163,7 @@ class BatchWorker(Worker):
     def _run_batch(self, batch: Sequence[Member]) -> BaseException | None:
         """Run an attempt of each task. Return the error that the handler has raised, if any."""
         said: Said
-        settled: list[Settled | None] | None = None
+        settled: list[tuple[Settled | None, Said]] | None = None
         error: BaseException | None = None
         try:
             if len(batch) == 1 and self._settling.bury_if_exhausted(batch[0]):
@@ -181,7 +173,7 @@ class BatchWorker(Worker):
                 self._heartbeat.began(member)
                 self._telling.began(member)
             if self._options.transactional:
-                settled = self._commit(batch, partial(self._work_in, batch))
+                settled = self._commit(batch, partial(self._work_in, batch, self._randoms(batch)))
                 said = Done()
             else:
                 said = self._called([member.task for member in batch])
@@ -191,7 +183,7 @@ class BatchWorker(Worker):
                 self._forget_decisions(batch)
         if batch[0].claim(ITS_THREAD):
             if settled is not None:
-                self._tell(batch, settled, [member.decision or said for member in batch])
+                self._tell(batch, settled)
             else:
                 about = [_said_of(member, batch, said) for member in batch]
                 self._conclude(batch, about, self._outcomes(batch, about))
@@ -204,7 +196,9 @@ class BatchWorker(Worker):
             raise InvalidArgument(name="effect", wanted=wanted, got=done.effect)
         return done
 
-    def _work_in(self, batch: Sequence[Member], tr: Transaction) -> list[Settled | None]:
+    def _work_in(
+        self, batch: Sequence[Member], randoms: Sequence[float], tr: Transaction
+    ) -> list[tuple[Settled | None, Said]]:
         """Call the handler with the tasks that are still held, and settle them in its transaction."""
         self._forget_decisions(batch)  # an earlier try of this transaction did not commit
         batch[0].disclaim(ITS_THREAD)
@@ -215,9 +209,12 @@ class BatchWorker(Worker):
         done = self._called(tr, [member.task for member in held])
         left = [member for member in held if member.ended_by is None]
         outcomes = self._outcomes(left, [member.decision or done for member in left])
-        settled = dict(zip(left, self._settle_in(left, outcomes, self._randoms(left), tr), strict=True))
+        settled = dict(zip(left, self._settle_in(left, outcomes, randoms, tr), strict=True))
+        for member, one in settled.items():
+            if one is None:  # its lease has ended since: what the handler wrote for it must not commit
+                raise NotTaken(id=member.task.id)
         self._settling._claim(batch[0])
-        return [settled.get(member, ended(member)) for member in batch]
+        return [(settled.get(member, ended(member)), member.decision or done) for member in batch]
 
     def _forget_decisions(self, batch: Sequence[Member]) -> None:
         for member in batch:
@@ -252,31 +249,23 @@ class BatchWorker(Worker):
                     settled = [self._settle_alone(*pair, one) for pair, one in zip(pairs, said, strict=True)]
         else:
             settled = [self._settle_alone(*pairs[0], said[0])]
-        self._tell(batch, settled, said)
+        self._tell(batch, list(zip(settled, said, strict=True)))
 
     def _settle_alone(self, member: Member, outcome: Outcome, said: Said) -> Settled:
-        try:
-            if isinstance(outcome, Done):
-                return self._settling._ack(member, outcome)
+        if not isinstance(outcome, Done):
             return self._settle_as(member, outcome, said)
-        except SURVIVED as error:  # the ack has failed
+        try:
+            return self._settling._ack(member, outcome)
+        except SURVIVED as error:
             return ended(member) or self._settle(member, error)
 
-    def _commit(
-        self, batch: Sequence[Member], work: Callable[[Transaction], list[Settled | None]]
-    ) -> list[Settled | None]:
-        settled = list[Settled | None]()
-
-        def once(tr: Transaction) -> None:
-            settled[:] = work(tr)
-
+    def _commit(self, batch: Sequence[Member], work: Callable[[Transaction], T]) -> T:
         try:
-            self._settling._commit_with(batch[0], once)
+            return self._settling.commit_with(batch[0], work)
         except BaseException:
             for member in batch:
                 member.undo_end()
             raise
-        return settled
 
     def _randoms(self, batch: Sequence[Member]) -> list[float]:
         """For the backoff of each: outside of a body that is run again."""
@@ -293,7 +282,7 @@ class BatchWorker(Worker):
         plain = [member for member, outcome in zip(batch, outcomes, strict=True) if _is_plain(outcome)]
         acked = dict(zip(plain, _acked(plain, tr) if plain else (), strict=True))
         settled = list[Settled | None]()
-        for member, outcome, random in zip(batch, outcomes, randoms, strict=True):
+        for member, outcome, random in zip(batch, outcomes, randoms, strict=False):
             one = ACKED if acked.get(member) else None
             if member not in acked:
                 with suppress(NotTaken):
@@ -316,12 +305,12 @@ class BatchWorker(Worker):
             return settling.snooze(member, outcome.delay_s, tr)
         return settling.cancel(member, tr)
 
-    def _tell(self, batch: Sequence[Member], settled: Sequence[Settled | None], said: Sequence[Said]) -> None:
-        for member, one, about in zip(batch, settled, said, strict=True):
+    def _tell(self, batch: Sequence[Member], settled: Sequence[tuple[Settled | None, Said]]) -> None:
+        for member, (one, said) in zip(batch, settled, strict=True):
             known = one or ended(member)
             if known is None:
                 self._heartbeat.lose(member)
-            error = None if isinstance(about, Done) else about
+            error = None if isinstance(said, Done) else said
             self._telling.ended(member, known or Settled("lease_lost"), error)
 
     def _give_up(self, hold: Hold) -> None:

@@ -44,6 +44,7 @@ from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.tasks.verbs import TRANSACTION_TOO_LARGE
 
 Handler = Callable[..., object]
+T = TypeVar("T")
 
 # The claimants of a hold: the first of them decides the outcome.
 ITS_THREAD, HEARTBEAT, STOP = "its thread", "the heartbeat", "the end"
@@ -93,7 +94,7 @@ class Settling:
     def attempt(self, hold: Hold, handler: Handler, transactional: bool) -> Settled:
         """Call the handler, then ack the task, unless the handler ended its lease with a verb."""
         if transactional:
-            self._commit_with(hold, lambda tr: self._work_in(tr, handler, hold))
+            self.commit_with(hold, lambda tr: self._work_in(tr, handler, hold))
             return ended(hold) or ACKED
         try:
             return self._ack(hold, self._call(handler, hold.task))
@@ -113,7 +114,7 @@ class Settling:
             return ACKED
         # If the handler has ended its lease, this ack raises NotTaken: the effect is lost.
         hold.note_end(None, within=False)
-        self._commit_with(hold, lambda tr: self._ack_and(tr, hold, done))
+        self.commit_with(hold, lambda tr: self._ack_and(tr, hold, done))
         return ACKED
 
     def snooze(self, hold: Hold, delay_s: float, tr: Transaction | None = None) -> Settled:
@@ -194,19 +195,22 @@ class Settling:
             with parent_only(self._runtime):
                 require_finished("the effect", done.effect(tr))
 
-    def _commit_with(self, hold: Hold, work: Callable[[Transaction], None]) -> None:
-        def body(tr: Transaction) -> None:
+    def commit_with(self, hold: Hold, work: Callable[[Transaction], T]) -> T:
+        """The answer of `work` in the transaction that has committed: not always the last one."""
+
+        def body(tr: Transaction) -> T:
             began_s = self._runtime.monotonic()
             try:
-                work(tr)
+                answer = work(tr)
                 size_bytes = tr.get_approximate_size().wait()
             except engine_errors() as error:
                 self._explain(error, hold, began_s)
                 raise
             self._require_room(hold, size_bytes, began_s)
+            return answer
 
         try:
-            run_once(self._database, self._root, body)
+            return run_once(self._database, self._root, body)
         except BaseException:
             hold.undo_end()
             raise
@@ -279,8 +283,6 @@ class Telling:
         if hold.watch is not None:
             hold.watch.left()
 
-
-T = TypeVar("T")
 
 _log = logger("fdbqueue.worker")
 

@@ -166,6 +166,8 @@ class Worker(ChosenByHandler):
 
     __slots__ = ()
 
+    _hold_class = Hold
+
     def __init__(
         self,
         db: AnyDatabase,
@@ -386,11 +388,12 @@ class Worker(ChosenByHandler):
 
     def _held(self, found: Found, session: Session, asked_at: float) -> list[Hold]:
         db, functions, within = self._database, self._functions, self._options.transactional
+        made = self._hold_class
         if functions is None:
-            holds = [Hold(queue, task, db, session, asked_at, within) for queue, task in found]
+            holds = [made(queue, task, db, session, asked_at, within) for queue, task in found]
         else:
             each = [(queue, task, within or functions.runs_within(task)) for queue, task in found]
-            holds = [Hold(queue, task, db, session, asked_at, one) for queue, task, one in each]
+            holds = [made(queue, task, db, session, asked_at, one) for queue, task, one in each]
         for hold in holds:
             self._heartbeat.add(hold)
         return holds
