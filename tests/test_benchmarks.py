@@ -6,7 +6,7 @@ from contextlib import suppress
 import pytest
 
 import fdbqueue
-from benchmarks import hot_queue, partitions, storage_servers, writes
+from benchmarks import batches, hot_queue, partitions, storage_servers, writes
 from benchmarks.fresh import SPACE, fresh_queue, leaving_nothing
 from benchmarks.queue import erased, fresh_space
 from benchmarks.tasks import raw
@@ -90,3 +90,12 @@ def test_the_model_of_a_large_cluster_has_the_counted_writes():
     assert alone == one_by_one.mutations + one_by_one.receipts
     assert batch / 100 == pytest.approx(together.mutations + together.receipts, abs=0.02)
     assert [mutations[f"{call} (fifo, 4 partitions)"] for call in ("put", "take", "ack")] == [4, 4, 4]
+
+
+def test_a_task_of_a_large_batch_costs_few_writes():
+    """As docs/workers.md says; a renewal of the leases, with which no short handler meets, not counted."""
+    with fdbqueue.open("memory:") as db:
+        found = {kind: batches.cost(db, kind, 100) for kind in batches.KINDS}
+    assert [round(one.mutations) for one in found.values()] == [5, 7, 8]
+    assert max(one.transactions for one in found.values()) <= batches.TRANSACTIONS_WANTED
+    assert found["fifottl"].is_as_wanted
