@@ -261,7 +261,7 @@ class BatchWorker(Worker):
 
     def _commit(self, batch: Sequence[Member], work: Callable[[Transaction], T]) -> T:
         try:
-            return self._settling.commit_with(batch[0], work)
+            return self._settling._commit_with(batch[0], work)
         except BaseException:
             for member in batch:
                 member.undo_end()

@@ -94,7 +94,7 @@ class Settling:
     def attempt(self, hold: Hold, handler: Handler, transactional: bool) -> Settled:
         """Call the handler, then ack the task, unless the handler ended its lease with a verb."""
         if transactional:
-            self.commit_with(hold, lambda tr: self._work_in(tr, handler, hold))
+            self._commit_with(hold, lambda tr: self._work_in(tr, handler, hold))
             return ended(hold) or ACKED
         try:
             return self._ack(hold, self._call(handler, hold.task))
@@ -114,7 +114,7 @@ class Settling:
             return ACKED
         # If the handler has ended its lease, this ack raises NotTaken: the effect is lost.
         hold.note_end(None, within=False)
-        self.commit_with(hold, lambda tr: self._ack_and(tr, hold, done))
+        self._commit_with(hold, lambda tr: self._ack_and(tr, hold, done))
         return ACKED
 
     def snooze(self, hold: Hold, delay_s: float, tr: Transaction | None = None) -> Settled:
@@ -195,7 +195,7 @@ class Settling:
             with parent_only(self._runtime):
                 require_finished("the effect", done.effect(tr))
 
-    def commit_with(self, hold: Hold, work: Callable[[Transaction], T]) -> T:
+    def _commit_with(self, hold: Hold, work: Callable[[Transaction], T]) -> T:
         """The answer of `work` in the transaction that has committed: not always the last one."""
 
         def body(tr: Transaction) -> T:
