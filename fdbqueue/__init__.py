@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from fdbqueue.queues.fair import FairConsumer, FairProducer, FairQueue, QueueBy
     from fdbqueue.queues.persistent import PersistentQueue, Proxy
     from fdbqueue.queues.recipe.queue import Queue, QueueConsumer, QueueProducer
+    from fdbqueue.tasks.altering import Alteration
     from fdbqueue.tasks.dead_letters import DeadLetters
     from fdbqueue.tasks.firing import ScheduleStatus
     from fdbqueue.tasks.groups import Group, GroupProgress, Members, group, list_groups
@@ -80,6 +81,7 @@ if TYPE_CHECKING:
 
     # Not `open`: `from fdbqueue import *` would hide the builtin.
     __all__ = [
+        "Alteration",
         "AnyDatabase",
         "AnyTransaction",
         "Backoff",
@@ -225,6 +227,7 @@ _HOMES = {
     "queues.fair": "FairConsumer FairProducer FairQueue QueueBy",
     "queues.persistent": "PersistentQueue Proxy",
     "queues.recipe.queue": "Queue QueueConsumer QueueProducer",
+    "tasks.altering": "Alteration",
     "tasks.dead_letters": "DeadLetters",
     "tasks.redrive": "DeadLetter FailureClass Redrive RedriveState RedriveStep",
     "tasks.groups": "Group GroupProgress Members group list_groups",

@@ -498,6 +498,8 @@ class TaskQueue(Putting[BlockingTaskQueue], Taking[BlockingTaskQueue], AsideFace
     pause = awaited(BlockingTaskQueue.pause)
     resume = awaited(BlockingTaskQueue.resume)
     repartition = awaited(BlockingTaskQueue.repartition)
+    alter = awaited(BlockingTaskQueue.alter)
+    alterations = awaited(BlockingTaskQueue.alterations)
     busy = awaited(BlockingTaskQueue.busy)
     drop = awaited(BlockingTaskQueue.drop)
 

@@ -389,6 +389,11 @@ class RepartitionNotCommitted(FdbQueueError):
     another transaction."""
 
 
+class AlterNotCommitted(FdbQueueError):
+    """Options of the queue {name!r} were changed earlier in this transaction. Commit it, then call the queue
+    in another transaction."""
+
+
 class RepartitionUnderWay(FdbQueueError, exit_code=REFUSED):
     """The queue {name!r} is being repartitioned from {before} to {partitions:~partition}. Repeat that command
     to finish it, then begin another."""

@@ -287,6 +287,8 @@ WEIGHTS_MAX = 1_000
 KEY_LEVEL_MIN = 5
 # Task keys that key_statistics reads from the counters, and from the index of busy keys.
 KEYS_LOOKED_AT_MAX = 500
+# Changes of options that the history of a queue keeps.
+ALTERATIONS_MAX = 20
 # Tasks that one sweep moves (due, expired, lease over); VERB_BATCH: tasks that a verb over many changes in
 # one transaction.
 DUE_BATCH = 50

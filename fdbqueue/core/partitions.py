@@ -9,7 +9,7 @@ A repartition changes the definition while calls are under way. Each call reads 
 so a transaction of the old plan conflicts with the change. `Current` is the definition as this process knows
 it. A call that reads another plan than its process knows keeps the newer one, and raises the conflict by
 itself: its retry follows the new plan. It never keeps a plan that its own transaction has stored: that may
-not commit.
+not commit. The options of a queue change in the same way (tasks/altering.py).
 
 This is also the only file that builds or parses the keys that partitions share. Queue S, of tasks or of the
 recipe. The comment of a column has its value, and behind the semicolon its readers. Only a queue with
@@ -25,6 +25,7 @@ Each member of a group has S[35]. S[34] and S[36] outlive a truncate, and S[34] 
 import hashlib
 import struct
 from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from dataclasses import replace as dataclass_replace
 from enum import StrEnum
@@ -39,7 +40,12 @@ from fdbqueue.core import limits
 from fdbqueue.core.arguments import checked_whole
 from fdbqueue.core.columns import Table, number, sized
 from fdbqueue.core.database import conflict_in
-from fdbqueue.core.errors import DefinitionUnreadable, QueueDropped, RepartitionNotCommitted
+from fdbqueue.core.errors import (
+    AlterNotCommitted,
+    DefinitionUnreadable,
+    QueueDropped,
+    RepartitionNotCommitted,
+)
 from fdbqueue.core.registry import Definition, Registry
 from fdbqueue.core.root_keys import MEMBERS as _MEMBERS
 from fdbqueue.core.seam import Transaction, Value
@@ -194,6 +200,7 @@ RESULT_AT = S.column(32, TIME, ID)  # empty; sweeps: the results that are over, 
 MEMBERS = S.column(_MEMBERS, TIME, GROUP)  # by epoch: counts, see group_settling.py; sweeps, after a truncate
 MEMBER = S.column(35, GROUP, ID)  # empty; sweeps, after the cancel of a group
 EPOCH = S.column(36)  # number of truncates; puts of members
+ALTERED = S.column(38)  # see tasks/altering.py; the next change of an option, alterations()
 
 
 def prefix_of(subspace: Any, partition: int) -> bytes:
@@ -230,6 +237,7 @@ class SharedKeys:
         self.members_parts = MEMBERS.pair(prefix)
         self.member, self.all_member = MEMBER.key(prefix), MEMBER.all(prefix)
         self.epoch = EPOCH.start(prefix)
+        self.altered = ALTERED.start(prefix)
 
     def column_of(self, key: bytes) -> int | None:
         """The column of a key that queues of every kind have: FLAG, BELL or WIDE_LINE; None for another."""
@@ -301,14 +309,24 @@ class PartitionGone(Exception):
     """The partition that a take has chosen has gone with the last repartition."""
 
 
+LASTING = ("codec", "temporary", "limits", "task_limits")
+"""The options of a queue that stay as they are; any other one may change, and the queue is the same."""
+
+
 class Current:
-    def __init__(self, registry: Registry, definition: Definition) -> None:
-        """Raises: DefinitionUnreadable for a plan that is none."""
+    def __init__(
+        self, registry: Registry, definition: Definition, lock: AbstractContextManager[Any] | None = None
+    ) -> None:
+        """`lock`: of several threads that share this object. Raises: DefinitionUnreadable for a plan that is
+        none.
+        """
+        self._lock = nullcontext() if lock is None else lock
         self.definition = definition
         self.plan = plan_of(definition)
         """The plan; None for a queue that never had partitions. Ask the guard first, then read it: so a
         transaction never relies on an older plan than the one it checks."""
         self._listeners: list[WeakMethod[Callable[[], None]]] = []
+        self._followers: list[WeakMethod[Callable[[Definition], None]]] = []
         self._key = registry.keys.definition(definition.name)
         self._stored: bytes | None = definition.to_bytes()
         self._version = 0
@@ -330,9 +348,13 @@ class Current:
         """
         self._listeners.append(WeakMethod(listener, self._listeners.remove))
 
+    def on_options(self, follower: Callable[[Definition], None]) -> None:
+        """Have a method called with each later definition, before any call goes by it. As `on_partitions`."""
+        self._followers.append(WeakMethod(follower, self._followers.remove))
+
     def guard(self, tr: Transaction) -> Callable[[], None]:
-        """Ask for the definition. The reply raises QueueDropped, a conflict if the plan has changed, or
-        RepartitionNotCommitted if `tr` itself has changed it.
+        """Ask for the definition. The reply raises QueueDropped, a conflict if the plan or an option has
+        changed, or RepartitionNotCommitted or AlterNotCommitted if `tr` itself has changed it.
         """
         return partial(self._check, tr, tr.get(self._key), self._stored)
 
@@ -359,16 +381,22 @@ class Current:
         """Keep a later definition: another plan, or the layout and the appended parts of a newer release."""
         found = self._present(value)
         plan, version = plan_of(found), tr.get_read_version().wait()
-        if self._is_later(plan, version) or self._is_restored(version):
-            if value != self._committed(tr, version):
-                raise RepartitionNotCommitted(name=self.definition.name)
-            self._version = version
-            self._follow(found, value, plan)
+        with self._lock:
+            is_later = self._is_later(plan, version) or self._is_restored(version)
+        if not is_later:
+            return
+        if value != self._committed(tr, version):
+            same = epoch_of(plan) == epoch_of(self.plan)
+            raise (AlterNotCommitted if same else RepartitionNotCommitted)(name=self.definition.name)
+        with self._lock:  # another thread may have met a later one meanwhile
+            if self._is_later(plan, version) or version >= self._version:
+                self._version = version
+                self._follow(found, value, plan)
 
     def _present(self, value: bytes | None) -> Definition:
         """The definition in `value`. Raises: QueueDropped."""
         found = None if value is None else Definition.from_bytes(self.definition.name, value)
-        if found is None or not _unplanned(found).is_same_queue(_unplanned(self.definition)):
+        if found is None or not _lasting(found).is_same_queue(_lasting(self.definition)):
             raise QueueDropped(name=self.definition.name)
         return found
 
@@ -394,7 +422,11 @@ class Current:
 
     def _follow(self, found: Definition, value: bytes | None, plan: Plan | None) -> None:
         had_parts = self.plan is not None
-        # In this order: a call that asks its guard meanwhile has the later plan, and conflicts.
+        # In this order: a call that asks its guard meanwhile has the later plan and options, and conflicts.
+        for follower in tuple(self._followers):
+            follow = follower()
+            if follow is not None:
+                follow(found)
         self.plan = plan
         self.definition, self._stored = found, value
         if had_parts != (plan is not None):
@@ -430,6 +462,6 @@ def store(tr: Transaction, registry: Registry, name: str, keys: SharedKeys, plan
     ring(tr, keys)
 
 
-def _unplanned(definition: Definition) -> Definition:
-    options = {name: value for name, value in definition.options.items() if name != OPTION}
+def _lasting(definition: Definition) -> Definition:
+    options = {name: value for name, value in definition.options.items() if name in LASTING}
     return dataclass_replace(definition, options=options)

@@ -9,6 +9,7 @@ from fdbqueue.core.lazy import files_of
 
 if TYPE_CHECKING:
     from fdbqueue.tasks import acks as acks
+    from fdbqueue.tasks import altering as altering
     from fdbqueue.tasks import attempts as attempts
     from fdbqueue.tasks import capacity as capacity
     from fdbqueue.tasks import creating as creating

@@ -24,6 +24,7 @@ from msgspec import Struct
 
 from fdbqueue import tasks as late
 from fdbqueue.core import limits
+from fdbqueue.core.arguments import WHOLE_MAX
 from fdbqueue.core.binding import may_be_lost
 from fdbqueue.core.calls import Combiner, Waiter
 from fdbqueue.core.database import Database, Service, conflict_in, run
@@ -56,7 +57,6 @@ from fdbqueue.tasks.feature import (
     Site,
     Stage,
     feature_of_tasks,
-    overriding,
     stages_of,
 )
 from fdbqueue.tasks.options import Draft
@@ -67,6 +67,7 @@ from fdbqueue.tasks.verbs import Target
 
 if TYPE_CHECKING:
     from fdbqueue.tasks.acks import Acks, Refill, TakeAlong
+    from fdbqueue.tasks.altering import Altering
     from fdbqueue.tasks.repartition import Settling
 
 
@@ -226,9 +227,9 @@ class Swept:
         self.name = parts.zero.name
         self.guard = parts.zero.guard
         self._parts = parts
-        of_tasks = tuple(map(feature_of_tasks, SWEPT))
-        self._features = (*of_tasks, *overriding(parts.shape.features, "sweep"))
+        self._of_tasks = tuple(map(feature_of_tasks, SWEPT))
         self._settling: Settling | None = None
+        self._altering: Altering | None = None
         self._monotonic = runtime.monotonic
 
     def ask_next_due(self, tr: Transaction) -> Callable[[], int | None]:
@@ -250,7 +251,7 @@ class Swept:
 
     def _swept(self, tr: Transaction) -> Iterator[tuple[Feature, Site]]:
         """The features, each with the parts of the queue in which it has keys of its own that come due."""
-        for feature in self._features:
+        for feature in (*self._of_tasks, *self._parts.shape.sweeping):
             for source in self._parts.holding() if feature.in_each_part else (self._parts.zero,):
                 yield feature, source.change(tr).site
 
@@ -258,8 +259,12 @@ class Swept:
         settling = self._due_settling()
         return settling is not None and settling.step(tr)
 
-    def _due_settling(self) -> "Settling | None":
-        """The steps towards the end of a repartition; None if none is due."""
+    def _due_settling(self) -> "Settling | Altering | None":
+        """The steps towards the end of a repartition, or of a change of options; None if none is due."""
+        if self._parts.shape.settings.settling is not None:
+            if self._altering is None:
+                self._altering = late.altering.Altering(self._parts)
+            return self._altering
         if self._parts.plan is None:
             return None
         if self._settling is None:
@@ -294,7 +299,8 @@ class Care(Service):
         self.callbacks = Callbacks(database)
         self.keeper = keeper
         # A handle may have calls on several databases, and each has a plan of its own.
-        self.current = None if shape.current is None else Current(shape.registry, shape.definition)
+        lock = database.runtime.lock()
+        self.current = None if shape.current is None else Current(shape.registry, shape.definition, lock)
         parts = Parts(shape.following(self.current), database, self.callbacks)
         self._swept = Swept(parts, database.runtime)
         keeper.look_after(self._swept)  # for as long as this lives
@@ -364,9 +370,12 @@ class TaskCalls(Service):
             keys_bytes = limits.TASK_KEY_COPIES * sum(map(len, map(_key, drafts)))
             size_bytes = sum(map(len, map(_payload, drafts))) + keys_bytes
             if drafts[0].extra is not None:  # all drafts of a call have the same options
-                return self._put_in_stages(drafts, drafts[0].extra, size_bytes)
-            items = list(zip(drafts, repeat(next(self._turns))))  # the other one has no end
-            return list(self._puts.call(items, len(items), size_bytes).answer)
+                tasks = self._put_in_stages(drafts, drafts[0].extra, size_bytes)
+            else:
+                items = list(zip(drafts, repeat(next(self._turns))))  # the other one has no end
+                tasks = list(self._puts.call(items, len(items), size_bytes).answer)
+            # Without a task, the queue has got a capacity meanwhile.
+            return tasks or self._put_when_room(drafts, self._runtime.monotonic() + timeout_s, waiter)
 
     def put_alone(self, draft: Draft, stop: Stop | None) -> None:
         """Put a task for a face that knows no partitions.
@@ -377,23 +386,28 @@ class TaskCalls(Service):
             self._puts_alone.call([draft], 1, len(draft.payload))
 
     def _put_in_stages(self, drafts: Sequence[Draft], extra: Extra, size_bytes: int) -> list[Task]:
-        """Combine with the puts that have the same stages, if any."""
+        """Combine with the puts that have the same stages, if any. Without an answer, the queue has a
+        capacity.
+        """
         stages = stages_of(drafts[:1])
         if any(map(_goes_alone, stages)):
-            return self._tasks(drafts, self._put_if_room(drafts))
+            answers = self._put_if_room(drafts)
+            return [] if isinstance(answers, NoRoom) else tasks_of(answers)
         size_bytes += limits.EXTRA_COPIES * len(drafts) * len(extra_to_bytes(extra))
         for stage in stages:
             size_bytes += stage.size_bytes(drafts)
         items = list(zip(drafts, repeat(next(self._turns))))
         put = partial(self._puts_in[stages].call, items, len(items), size_bytes)
-        while not (tasks := tasks_of(put().answer)):
+        while not (tasks := tasks_of(put().answer)) and not self.shape.settings.capacity:
             pass  # it was postponed: the oldest put of a transaction never is
         return tasks
 
     def _put_when_room(self, drafts: Sequence[Draft], until: float, waiter: Waiter) -> list[Task]:
-        capacity = self.shape.settings.capacity or 0
-        room = late.capacity.Room(self._database, self.parts.holding, count_of, lambda: capacity, len(drafts))
+        room = late.capacity.Room(self._database, self.parts.holding, count_of, self._bound, len(drafts))
         return self._tasks(drafts, room.put(partial(self._put_if_room, drafts), until, waiter))
+
+    def _bound(self) -> int:
+        return self.shape.settings.capacity or WHOLE_MAX
 
     def put_within(self, tr: Transaction, drafts: Sequence[Draft]) -> list[Task]:
         """Raises: QueueFull."""

@@ -48,7 +48,7 @@ from fdbqueue.core.task import BURIED, DELAYED, DONE, READY, TAKEN, Failure, Tas
 from fdbqueue.tasks import failures
 from fdbqueue.tasks.change import Change, for_record, set_payload
 from fdbqueue.tasks.feature import ACKED, Encode, End, met_by
-from fdbqueue.tasks.options import Draft, later
+from fdbqueue.tasks.options import OF_QUEUE, Draft, later
 from fdbqueue.tasks.stored.records import NEVER_US, Extra, Record, TaskKeys, id_in, new_id, without_slots
 
 if TYPE_CHECKING:
@@ -235,14 +235,16 @@ def overwrite(change: Change, record: Record, draft: Draft, due_us: int) -> Reco
     """Give a waiting task the payload, headers, limits, ttr and ttl of a later put; let it wait until
     `due_us`.
     """
-    waits = due_us > change.now_us
+    waits, shape = due_us > change.now_us, change.shape
     state = DELAYED if waits else record.state
     later_one = replace(
         record,
         state=state,
         until_us=due_us if state == DELAYED else NEVER_US,
-        expires_us=later(max(change.now_us, due_us), draft.ttl_us),
-        ttr_us=draft.ttr_us,
+        expires_us=later(
+            max(change.now_us, due_us), shape.ttl_us if draft.ttl_us == OF_QUEUE else draft.ttl_us
+        ),
+        ttr_us=shape.ttr_us if draft.ttr_us == OF_QUEUE else draft.ttr_us,
         size_bytes=len(draft.payload),
         payload=for_record(draft.payload),
         trace=draft.trace,
@@ -345,13 +347,14 @@ def step(change: Change, record: Record, extra: Extra) -> None:
 def _new(change: Change, random: bytes, draft: Draft, index: int) -> Record:
     now_us, size_bytes = change.now_us, len(draft.payload)
     waits = draft.delay_us > 0 or (draft.extra is not None and draft.extra.waits)
+    ttl_us = change.shape.ttl_us if draft.ttl_us == OF_QUEUE else draft.ttl_us
     return Record(
         id=new_id(index, random),
         state=DELAYED if waits else READY,
-        pri=draft.pri,
+        pri=change.shape.settings.pri if draft.pri == OF_QUEUE else draft.pri,
         created_us=now_us,
-        expires_us=min(now_us + draft.ttl_us + draft.delay_us, NEVER_US),
-        ttr_us=draft.ttr_us,
+        expires_us=min(now_us + ttl_us + draft.delay_us, NEVER_US),
+        ttr_us=change.shape.ttr_us if draft.ttr_us == OF_QUEUE else draft.ttr_us,
         size_bytes=size_bytes,
         payload=draft.payload if size_bytes <= limits.RECORD_PAYLOAD_BYTES_MAX else b"",
         key=draft.key,

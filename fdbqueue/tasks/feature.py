@@ -5,7 +5,7 @@ A feature is one file, which tables here name. The life cycle (change.py, edges.
 know no feature: a task without any feature meets no hook and no stage. A hook changes nothing by default.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from operator import attrgetter
 from pkgutil import resolve_name
@@ -213,6 +213,15 @@ def features_of_queue(settings: Any, root: bytes, queue: int) -> dict[str, Any]:
         for name, (options, made) in OF_QUEUES.items()
         if any(settings.of_feature(option) for option in options)
     }
+
+
+def features_taken_back(
+    settings: Any, root: bytes, queue: int, alterable: Collection[str]
+) -> Iterator[Feature]:
+    """The features that the queue may have had, by options that may change. Their keys may be there."""
+    for options, made in OF_QUEUES.values():
+        if set(options) <= set(alterable) and not any(settings.of_feature(option) for option in options):
+            yield resolve_name(made)(settings, root, queue)
 
 
 def met_by(records: Iterable[Record], of_queue: Sequence[Feature]) -> Sequence[Feature]:

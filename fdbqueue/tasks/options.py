@@ -301,6 +301,8 @@ class Settings:
     codec: Annotated[str, lambda _, codec: checked_codec(codec), "", "[json]"] = "json"
     temporary: str | None = None
     """The session that owns the contents, in hexadecimal."""
+    settling: int | None = None
+    """The number of the last change of options, while stored tasks are fitted to it (altering.py)."""
     of_features: Mapping[str, Any] = field(default_factory=dict)
     """Options of features (feature.py) that are no field above, by name."""
 
@@ -328,6 +330,7 @@ UNSTORED: Mapping[str, Any] = {
     "task_limits": [],
     "attempts": None,
     "backoff": None,
+    "settling": None,
 }
 """Options of which no definition stores the default, in the form of a caller."""
 _FIELDS = [field.name for field in fields(Settings) if field.name != "of_features"]
@@ -508,8 +511,14 @@ def settings_for(kind: str | None, given: Mapping[str, Any]) -> tuple[Kind, Sett
     return known, settings_of(given)
 
 
+OF_QUEUE = -1
+"""Stands for the value of the queue."""
+
+
 class Draft(msgspec.Struct, frozen=True):
-    """A task before its put: its options resolved, its payload encoded."""
+    """A task before its put: its options resolved, its payload encoded. `pri`, `ttl_us` and `ttr_us` are
+    OF_QUEUE if they are not given: the transaction of the put finds those of the queue.
+    """
 
     data: Any
     payload: bytes
@@ -541,17 +550,16 @@ def drafted(kind: Kind, settings: Settings, data: Any, payload: bytes, options: 
         kind.require(option)
     # The queue's ttr, if none is given, is not shortened by a ttl given here: as in the reference.
     ttl, ttr = options.get("ttl"), options.get("ttr")
-    default_ttr = settings.ttl if settings.ttr is None else settings.ttr
     pri = options.get("pri")
     wish, extra = _asked(kind, settings, options)
     return Draft(
         data=data,
         payload=payload,
-        pri=settings.pri if pri is None else checked_pri("pri", pri),
+        pri=OF_QUEUE if pri is None else checked_pri("pri", pri),
         cost=1 if options.get("cost") is None else checked_units("cost", options["cost"]),
         key=key_bytes(options.get("key")) if kind.supports("key") else b"",
-        ttl_us=span_us("ttl", settings.ttl if ttl is None else ttl),
-        ttr_us=span_us("ttr", default_ttr if ttr is None else ttr),
+        ttl_us=OF_QUEUE if ttl is None else span_us("ttl", ttl),
+        ttr_us=OF_QUEUE if ttr is None else span_us("ttr", ttr),
         delay_us=wait_us,
         extra=extra,
         wish=wish,

@@ -11,6 +11,7 @@ The verbs that look at a task queue, and the callback that is told of its change
 from collections.abc import Iterable, Mapping
 from functools import partial
 from operator import attrgetter
+from types import EllipsisType
 from typing import TYPE_CHECKING, Any, Literal
 
 from fdbqueue import tasks as late
@@ -23,7 +24,7 @@ from fdbqueue.core.arguments import (
     checked_take_timeout,
     checked_whole,
 )
-from fdbqueue.core.database import Grant, as_database, is_transaction
+from fdbqueue.core.database import Grant, as_database, is_transaction, run
 from fdbqueue.core.errors import UnsupportedOption
 from fdbqueue.core.page import Page, checked_limit
 from fdbqueue.core.partitions import checked_partitions
@@ -47,6 +48,7 @@ from fdbqueue.tasks.verbs import Target
 if TYPE_CHECKING:
     from fdbqueue.core.partitions import Partition, Repartition
     from fdbqueue.core.task import Explanation
+    from fdbqueue.tasks.altering import Alteration
     from fdbqueue.tasks.looking import KeyStatistics
 
 
@@ -158,7 +160,6 @@ class Looks(TaskHandle):
         Round trips: 1.
         """
         id_ = id_of(task)
-        late.retaining.require_retaining(self._shape)
         return self._see_all(tr, lambda changes: late.retaining.ended_task(changes, id_))
 
     def ended_tasks(
@@ -191,7 +192,6 @@ class Looks(TaskHandle):
 
     def _ended(self, tr: DatabaseOrTransaction, key: bytes, limit: int, after: str | None) -> Page[EndedTask]:
         most, place = checked_limit(limit), late.retaining.place_after(after)
-        late.retaining.require_retaining(self._shape)
         return self._see_all(tr, lambda changes: late.retaining.page(changes, key, most, place))
 
     def paused(self, tr: DatabaseOrTransaction) -> bool:
@@ -538,6 +538,54 @@ class TaskQueue(Looks, Taking, Putting, KeepsAside):
         return late.repartition.repartition(
             self._calls(tr).parts, tr, checked_partitions(partitions), self._of(tr).runtime.monotonic
         )
+
+    def alter(
+        self,
+        /,
+        tr: DatabaseOrTransaction,
+        *,
+        ttl: float | EllipsisType | None = ...,
+        ttr: float | EllipsisType | None = ...,
+        pri: int | EllipsisType | None = ...,
+        capacity: int | EllipsisType | None = ...,
+        key_concurrency: int | EllipsisType | None = ...,
+        weights: Mapping[Any, int] | EllipsisType | None = ...,
+        retain_s: float | EllipsisType | None = ...,
+        **lasting: Any,
+    ) -> "Alteration":
+        """Change these options of `create`, while the queue is used; None removes one. Return the change.
+
+        Calls of all processes that begin later go by the new values, and calls under way are repeated. `ttl`,
+        `ttr` and `pri` concern tasks that are put from then on. With a smaller `capacity` or
+        `key_concurrency`, nothing is lost: puts find no room, and takes leave a key alone, until enough tasks
+        have ended. A larger one lets them go on at once. Without `retain_s`, the ended tasks go. Any process
+        that uses the queue finishes the change; this call does it, given a database. Given a transaction, a
+        later call on the queue in that transaction raises AlterNotCommitted.
+        Reads: the definition, the last changes; task keys by snapshot.
+        Writes: the definition, the change.
+        Conflicts: every call on the queue.
+        Raises: InvalidArgument; UnsupportedOption for an option that the kind does not have, or that stays.
+        """
+        given = {"ttl": ttl, "ttr": ttr, "pri": pri, "capacity": capacity, "weights": weights, **lasting}
+        given |= {"key_concurrency": key_concurrency, "retain_s": retain_s}
+        wanted = {name: value for name, value in given.items() if value is not ...}
+        asked, runtime = late.altering.checked(self._shape.kind, wanted), self._of(tr).runtime
+        by = f"{runtime.host_name()}:{runtime.process_id()}"
+        altered = self._once(tr, "alter", lambda change: late.altering.alter(change, asked, by))
+        if not is_transaction(tr):
+            altering = late.altering.Altering(self._calls(tr).parts)
+            while run(tr, altering.step):
+                pass
+        return altered
+
+    def alterations(self, tr: DatabaseOrTransaction) -> "list[Alteration]":
+        """The last changes of options, the latest first; at most limits.ALTERATIONS_MAX.
+
+        Reads: one key, by snapshot.
+        Conflicts: none.
+        Round trips: 1.
+        """
+        return self._see(tr, late.altering.alterations)
 
     def busy(self, tr: DatabaseOrTransaction) -> str:
         """The reason why the queue cannot be dropped: a call waits for tasks, or a session holds one. Empty

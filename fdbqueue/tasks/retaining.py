@@ -220,14 +220,15 @@ def place_after(after: str | None) -> bytes | None:
 def require_retaining(shape: Shape) -> None:
     """Raises: UnsupportedOption for a queue that keeps no ended task."""
     if not retain_us_of(shape.settings):
-        raise UnsupportedOption(kind=shape.kind.name, option="ended tasks: it was created without `retain_s`")
+        raise UnsupportedOption(kind=shape.kind.name, option="ended tasks: it has no `retain_s`")
 
 
 def ended_task(changes: Sequence[Change], id_: bytes) -> EndedTask:
     """Reads: one key of each partition, by snapshot: a task may end in another than the one in its id.
 
-    Raises: TaskNotFound.
+    Raises: TaskNotFound; UnsupportedOption for a queue that keeps none.
     """
+    require_retaining(changes[0].shape)
     asked = [(change, change.tr.snapshot.get(change.shape.keys.ended(id_))) for change in changes]
     found = [task for change, value in asked if (task := _shown(change, id_, value)) is not None]
     if not found:
@@ -237,6 +238,7 @@ def ended_task(changes: Sequence[Change], id_: bytes) -> EndedTask:
 
 def page(changes: Sequence[Change], key: bytes, limit: int, after: bytes | None) -> Page[EndedTask]:
     """The tasks that ended before the place `after`, the latest first; those of `key`, unless it is empty."""
+    require_retaining(changes[0].shape)
     asked = [(change, _ask_before(change, key, limit, after)) for change in changes]
     rows = [(place, change) for change, reply in asked for place in reply()]
     latest = sorted(rows, key=itemgetter(0), reverse=True)[:limit]

@@ -24,7 +24,16 @@ from fdbqueue.core.seam import KeyValue, Transaction
 from fdbqueue.core.task import TaskState
 from fdbqueue.core.unreadable import Aside
 from fdbqueue.tasks.feature import Feature, features_of_queue, overriding
-from fdbqueue.tasks.options import NOT_GIVEN, Draft, drafted, kind_named, owner_of, stored_settings
+from fdbqueue.tasks.options import (
+    NOT_GIVEN,
+    Draft,
+    Settings,
+    drafted,
+    kind_named,
+    owner_of,
+    span_us,
+    stored_settings,
+)
 from fdbqueue.tasks.stored.discipline import Discipline, Fifo, Mended, Priority
 from fdbqueue.tasks.stored.records import (
     COUNTER_NAMES,
@@ -222,7 +231,7 @@ class Shape:
         self.root: RootKeys = registry.keys
         self.name = definition.name
         self.kind = kind_named(definition.kind)
-        self.settings = stored_settings(definition)
+        self._go_by(stored_settings(definition))
         self.codec = codec
         self.result_codec = stored_codec(self.settings.codec)
         """That of results: the type of a handle is one of data."""
@@ -245,23 +254,43 @@ class Shape:
         """As `guard`, for calls that do not go by the plan."""
         # All partitions set values aside in one place, which outlives each of them.
         self.aside: Aside = Aside(keys.prefix, keys.line) if family is None else family[0].aside
-        of_queue = features_of_queue(self.settings, self.root.prefix, definition.id)
-        self.limits: Limits | None = of_queue.get("limits")
+        self.limits: Limits | None = self._of_queue.get("limits")
         """None for a queue without limits."""
-        self.features: Sequence[Feature] = tuple(of_queue.values())
-        """The features that the queue was created with, but not those that its tasks may have."""
-        self.starting, self.moving, self.ending = (
-            overriding(self.features, hook) for hook in ("started", "moved", "gone")
-        )
         self.mender = Mender(
             self.keys, self.shared, self.discipline, self.aside, self.limits, self.tell_of_room
         )
         if isinstance(self.discipline, Mended):
             self.discipline.mend = self.mender.entry
+        if current is not None and family is None:
+            current.on_options(self._follow)
         self.owner = owner_of(definition)
         self._plain: Draft | None = None
         self.service = ("tasks", self.root.prefix, definition.id, codec.key)
         """The key of the services of a process for handles of this type; without its end, for all types."""
+
+    def _go_by(self, settings: Settings) -> None:
+        self.settings = settings
+        ttr = settings.ttl if settings.ttr is None else settings.ttr
+        self.ttl_us, self.ttr_us = span_us("ttl", settings.ttl), span_us("ttr", ttr)
+        self._of_queue = features_of_queue(settings, self.root.prefix, self.definition.id)
+        self.features: Sequence[Feature] = tuple(self._of_queue.values())
+        """The features of the queue, but not those that its tasks may have."""
+        self.starting, self.moving, self.ending, self.sweeping = (
+            overriding(self.features, hook) for hook in ("started", "moved", "gone", "sweep")
+        )
+
+    def _follow(self, definition: Definition) -> None:
+        """Go by the options of a later definition of the queue, in all partitions and at once.
+
+        Raises: DefinitionUnreadable for options of a newer release, with nothing changed.
+        """
+        settings = stored_settings(definition)
+        for shape in tuple(self._family.values()):
+            shape.definition = definition
+            shape._go_by(settings)
+            alter = getattr(shape.discipline, "alter", None)
+            if alter is not None:
+                alter(settings.to_options())
 
     def _made_discipline(self) -> Discipline:
         named = self.settings.task_limits
@@ -283,6 +312,9 @@ class Shape:
         bag.mend = self.mender.entry
         bag.start_at(random)
         shape.discipline = bag
+        shape._family = {self.keys.partition: shape}
+        if self.current is not None:
+            self.current.on_options(shape._follow)
         return shape
 
     def start_at(self, random: bytes) -> None:

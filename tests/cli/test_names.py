@@ -20,6 +20,7 @@ from tests.cli.shell import HERE, Shell, Within
 
 # Every command on a queue, as it is typed; Q is the queue.
 COMMANDS: dict[str, list[str]] = {
+    "alter": ["Q"],
     "aside": ["Q"],
     "bury": ["Q", "00"],
     "cancel": ["Q", "00"],

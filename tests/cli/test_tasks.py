@@ -229,7 +229,7 @@ def test_ended_tasks_are_listed_and_found(program: Within) -> None:
 
 def test_a_queue_that_keeps_no_ended_tasks_says_so(program: Within) -> None:
     program.run("create", "q")
-    said = "fdbqueue: A queue of kind 'fifo' does not support ended tasks: it was created without --retain.\n"
+    said = "fdbqueue: A queue of kind 'fifo' does not support ended tasks: it has no --retain.\n"
     assert program.run("ended", "q") == (2, "", said)
 
 

@@ -35,7 +35,7 @@ SAID = {
     "put may 1 --limit starts": "--limit must be some of the names in the --task-limit of the queue: ",
     f"put jobs 1 --unique a --group {GROUP}": "--unique must be left out beside --group and --after",
     "put ttl 1 --unique a --debounce-max 3": "--debounce-max must be left out without --on-conflict debounce",
-    "ended jobs": "does not support ended tasks: it was created without --retain",
+    "ended jobs": "does not support ended tasks: it has no --retain",
     "create new --kind fair --weight a=0": "--weight must be a whole number from 1",
     "create new --kind fifo --ttr 5": "--ttr: fifottl, limfifottl, utubettl, fair",
     "put jobs 1 --key a": "does not support --key: utube, utubettl and fair do",

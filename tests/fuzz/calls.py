@@ -24,8 +24,9 @@ from tests.fuzz.world import KEYED, World
 Make = Callable[[World], Any]
 
 RETURNED = """
-    Check DeadLetter Diagnosis EndedTask Event Explanation Figures FailureClass Finding FleetStatus HeldTask
-    Holder HolderProcess KeyFigures HeldKey KeyHolder KeyStatistics Page Partition Presence QueueFigures
+    Alteration Check DeadLetter Diagnosis EndedTask Event Explanation Figures FailureClass Finding
+    FleetStatus HeldTask Holder HolderProcess KeyFigures HeldKey KeyHolder KeyStatistics Page Partition
+    Presence QueueFigures
     Reason Redrive RedriveStep Renewed Repartition GroupProgress GroupsFigures LimitFigures LimitHolder
     LimitKey Members ReachedLimit ScheduleFigures ScheduleStatus WaitedFor SetAside Task TaskFigures
     TaskPlace Unreadable Verification

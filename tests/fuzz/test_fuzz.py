@@ -19,6 +19,7 @@ ALWAYS_REFUSED = {
     "DeadLetters.begin_redrive": "another one is under way",
     "Session.end_within": "a busy machine takes longer than the timeout",
     "SimpleElementQueue.get_path": "there is no file",
+    "TaskQueue.alter": "it gives no option",
     "TaskQueue.drop": "tasks are taken",
     "TaskQueue.ended_task": "the task has not ended",
     "TaskQueue.ended_tasks_of": "one of the queues has no keys",

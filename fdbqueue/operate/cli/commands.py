@@ -34,6 +34,7 @@ class Named(NamedTuple):
 COMMANDS: Mapping[str, Named] = {
     name: Named(*row.split(": ", 1))
     for name, row in {
+        "alter": "alter: Change options of QUEUE while it is used.",
         "aside": "items: List the values of QUEUE that could not be read and were set aside.",
         "bury": "tasks: Bury tasks: they are not taken until `kick`.",
         "cancel": "tasks: End tasks.",

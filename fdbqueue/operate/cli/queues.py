@@ -95,7 +95,7 @@ def create(
     fifottl for --ttr. An option that the kind does not have is refused. With partitions, the order holds
     within each; tasks of one key are in one of them.
     """
-    options["weights"] = dict(map(_weight, options["weights"]))
+    options["weights"] = dict(map(weight_of, options["weights"]))
     given = {name: value for name, value in options.items() if value not in (None, (), {})}
     of_tasks = [name for name in given if name not in ("codec", "partitions")]
     if kind == PLAIN and of_tasks:
@@ -113,7 +113,7 @@ def create(
     here.tell(f"{queue!r} {told}, of kind {row['kind']}{_in_force(row)}", row)
 
 
-def _weight(text: str) -> tuple[Any, int]:
+def weight_of(text: str) -> tuple[Any, int]:
     key, equals, weight = text.rpartition("=")
     try:
         found, number = key_of(key), int(weight if equals else "")

@@ -15,6 +15,7 @@ from functools import partial
 
 from fdbqueue.core import limits, partitions
 from fdbqueue.core.line.decision import LineKeys
+from fdbqueue.core.registry import Definition
 from fdbqueue.core.rows import (
     FOREIGN,
     Check,
@@ -70,6 +71,15 @@ from fdbqueue.tasks.stored.records import (
 
 NUMBER_BYTES = 8
 _OPEN_LANE, _POINTER, _STATE = b"\x01", b"\x02", b"\x03"
+
+
+def _is_altered(shape: Shape, stored: bytes | None) -> bool:
+    """True if a queue goes by another number of tasks at a time than `shape`, or some keys still do."""
+    if stored is None:
+        return False
+    options = Definition.from_bytes(shape.name, stored).options
+    concurrency = options.get("key_concurrency")
+    return options.get("settling") is not None or concurrency != shape.settings.key_concurrency
 
 
 class BesideChecks(OfShape):
@@ -160,10 +170,13 @@ class BesideChecks(OfShape):
         if state is None:
             yield self._wrong_state(row, key, "cannot be read")
             return
-        definition = [self._held.definition] if state.held else []
+        definition = [self._held.definition] if state.held or self._keyed.counts_taken else []
         named = [self._keys.ready_at(state.pointer), under(self._keyed.fifo(key), 1), *definition]
         seen = yield [*named, self._keyed.counts.counts_key(rest)]
-        wrong = self._wrong_pointer(key, state, seen) or self._wrong_count(rest, state, seen)
+        wrong = self._wrong_pointer(key, state, seen)
+        if wrong and definition and _is_altered(self._shape, seen.value(self._held.definition)):
+            return  # the steps that follow a change of options fit it
+        wrong = wrong or self._wrong_count(rest, state, seen)
         if wrong:
             yield self._wrong_state(row, key, wrong)
         elif state.held:

@@ -87,6 +87,10 @@ class Keyed(Mended, ABC):
     """True if the state of a key depends on the number of its taken tasks."""
     one_each = False
     """True if a key has at most one task to take."""
+    settling = False
+    """True while states go by another number of tasks at a time than this one: a pointer may be there that
+    must not be followed, or not be there.
+    """
 
     def __init__(self, keys: TaskKeys, _: Mapping[str, Any]) -> None:
         self._keys = keys
@@ -176,7 +180,7 @@ class Keyed(Mended, ABC):
                 self._enter(tr, key, asked.get(key), shift, now, behind)
 
     def first(self, tr: Transaction, limit: int) -> Iterable[Record]:
-        if limit == 1 or self.one_each:
+        if (limit == 1 or self.one_each) and not self.settling:
             return read_index(tr, self._ask_pointers(tr, limit), self.mend)
         return (record for _, record in self.places(tr, limit))
 
@@ -186,7 +190,8 @@ class Keyed(Mended, ABC):
 
     def places(self, tr: Transaction, limit: int) -> Iterator[tuple[bytes, Record]]:
         """The next tasks, each with the place that the pointer of its key will have. Reads by snapshot."""
-        return islice(self._merged(tr, self._ask_pointers(tr, limit), self.ask_now(tr), limit), limit)
+        few = max(limit, limits.KEYS_LOOKED_AT_MAX) if self.settling else limit
+        return islice(self._merged(tr, self._ask_pointers(tr, few), self.ask_now(tr), limit), limit)
 
     def parted(self, rest: bytes) -> tuple[bytes, bytes]:
         """Split the part of an `index` key before the task's id into the task key and the place."""
@@ -227,6 +232,21 @@ class Keyed(Mended, ABC):
             self._rely_on(tr, key, first)
         begun = free if first is None else self.begin(free, now())
         self.store(tr, key, state, begun, first)
+        return True
+
+    def refit(self, tr: Transaction, key: bytes) -> bool:
+        """Fit the pointer of a key to another number of tasks at a time. False if it fits.
+
+        Reads: the state, serialisably; the first ready task of the key.
+        """
+        asked, fifo = tr.get(self.state_key(key)), self._ask_fifo(tr, key, 1)
+        state = self._read(tr, key, asked)
+        first = self._first_of(key, fifo, set(), ()) if self.is_open(state) else None
+        if state.head == (b"" if first is None else self.place(first)):
+            return False
+        if self.is_open(state):
+            self._rely_on(tr, key, first)
+        self.store(tr, key, state, state, first)
         return True
 
     def is_open(self, state: KeyState) -> bool:
@@ -274,6 +294,9 @@ class Keyed(Mended, ABC):
             self.store(tr, key, state, replace(state, held=True), None)
             return
         leads = self.is_open(state) and (not state.head or self.place(first) < state.head)
+        if leads and self.settling and not state.head:  # tasks may wait without a pointer
+            first = self._first_of(key, self._ask_fifo(tr, key, 1), set(), records) or first
+            self._rely_on(tr, key, first)
         if leads:
             tr.add_read_conflict_key(self.state_key(key))
         self._file(tr, records)
@@ -380,6 +403,8 @@ class Keyed(Mended, ABC):
                 for key in self._heads(tr, ahead[:_KEYS_AHEAD], limit):
                     heappush(heap, key)
                 ahead = ahead[_KEYS_AHEAD:]
+                if not heap:  # none of these may be followed
+                    continue
             place, record, state, rest = heappop(heap)
             yield place, record
             state = self.after(state, [record], 0, now())
@@ -407,10 +432,11 @@ class Keyed(Mended, ABC):
             (tr.snapshot.get(self.state_key(record.key)), self._ask_rest(tr, record, _TASKS_AHEAD))
             for _, record in pointers
         ]
-        return [
+        heads = [
             (place, record, self._read(tr, record.key, state), self._following(tr, rest, limit))
             for (place, record), (state, rest) in zip(pointers, asked, strict=True)
         ]
+        return [head for head in heads if self.is_open(head[2])] if self.settling else heads
 
     def _following(self, tr: Transaction, asked: Range, limit: int) -> Iterator[Record]:
         first = list(read_index(tr, asked, self.mend))
@@ -445,8 +471,12 @@ class Micro(Keyed):
 
     def __init__(self, keys: TaskKeys, options: Mapping[str, Any]) -> None:
         super().__init__(keys, options)
+        self.alter(options)
+
+    def alter(self, options: Mapping[str, Any]) -> None:
         self._concurrency: int = options["key_concurrency"]
         self.one_each = self._concurrency == 1
+        self.settling = options.get("settling") is not None
 
     def place(self, record: Record) -> bytes:
         return NUMBER.pack(record.pri) + self._keys.order_of(record.id)
@@ -471,8 +501,12 @@ class Fair(Keyed):
 
     def __init__(self, keys: TaskKeys, options: Mapping[str, Any]) -> None:
         super().__init__(keys, options)
-        self._weights = {bytes.fromhex(key): weight for key, weight in (options["weights"] or {}).items()}
+        self.alter(options)
         self.round_key = keys.beside + _ROUND
+
+    def alter(self, options: Mapping[str, Any]) -> None:
+        """Go by other options, from the next pointer of each key on."""
+        self._weights = {bytes.fromhex(key): weight for key, weight in (options["weights"] or {}).items()}
 
     def place(self, record: Record) -> bytes:
         return self._keys.order_of(record.id)

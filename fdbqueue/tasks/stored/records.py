@@ -206,7 +206,8 @@ GATE: Column[()] = Column(13, ())  # the same, at the edge
 
 _CODES = frozenset(column.code for column in (*S.columns, SEAT, GATE))
 _REST_BYTES = {TASK.code: ID_BYTES} | {
-    column.code: 0 for column in (COUNTERS, GATE, PAUSED, REDRIVE, ENDED_COUNT, partitions.EPOCH)
+    column.code: 0
+    for column in (COUNTERS, GATE, PAUSED, REDRIVE, ENDED_COUNT, partitions.EPOCH, partitions.ALTERED)
 }
 """Numbers of bytes behind these columns, by which a queue knows its own keys from those of something else."""
 
