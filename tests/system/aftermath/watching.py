@@ -239,12 +239,14 @@ def _end_of_task(queue: str, record: Record, db: Database, timeout_s: float) -> 
 
 
 def _for_room(watching: Watching, queue: Contents) -> Iterator[Waiter]:
-    """A put into a queue that is full. Into another one, it might wake what should wake by itself."""
+    """A put into a queue that is full. Into another one, it might wake what should wake by itself. One with
+    more tasks than its capacity, which has become smaller, has room later.
+    """
     assert queue.definition is not None
     settings, kind = stored_settings(queue.definition), kind_named(queue.definition.kind)
     ranges = [keys.tasks for keys in queue.tasks]
     stored = sum(1 for part in ranges for _ in watching.rows.keys_in(part.start, part.stop))
-    if settings.capacity and stored >= settings.capacity:
+    if stored == settings.capacity:
         options = {"key": "aftermath"} if kind.supports("key") else {}
         put = partial(_put, queue.name, options)
         yield Waiter(f"room in {queue.name}", put, partial(_first_gone, queue.tasks, watching.scheduler.now))

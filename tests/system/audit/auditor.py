@@ -167,8 +167,11 @@ class Auditor:
         self._prefixes[definition.id] = self._registry.contents(definition).key()
         with suppress(FdbQueueError):  # of another release: a verification tells of it
             subject = subject_named(self._registry, definition)
-            if subject is not None:
-                self._named[definition.id] = self._rules_of(subject, plan_of(definition), known)
+            plan = plan_of(definition)
+            if isinstance(known, QueueRules) and plan is None and known.follows(definition):
+                self._named[definition.id] = known
+            elif subject is not None:
+                self._named[definition.id] = self._rules_of(subject, plan, known)
 
     def _rules_of(self, subject: Subject, plan: Plan | None, known: Rules | None) -> Rules:
         """The rules of a named queue. If only its plan has changed, its rules go on."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from fdbqueue.core.limits import RETRY_DELAY_FIRST_S
 from fdbqueue.core.line.decision import LineKeys
 from fdbqueue.core.partitions import home_of
+from fdbqueue.core.registry import Definition
 from fdbqueue.core.task import TaskState
 from fdbqueue.operate.verify.partitions import ElementChecks, RecipeChecks
 from fdbqueue.operate.verify.tasks import TaskChecks
@@ -178,6 +179,13 @@ class QueueRules:
             self._ready = Ready(self._tasks.keys.paused)
         self.ended = Ended()
         """The leases that the last commit has ended."""
+
+    def follows(self, definition: Definition) -> bool:
+        """Go by other options of the queue. False if it has no tasks."""
+        if self._tasks is None:
+            return False
+        self._tasks.checks.shape._follow(definition)
+        return True
 
     def untrue_in(self, trace: Trace) -> Iterator[str]:
         """Check the answers of nothing in a whole run."""

@@ -335,7 +335,10 @@ class Order:
         others = [other for other in step.after.values() if other.key == record.key]
         taken = sum(other.state == TaskState.TAKEN for other in others)
         ready = (self.place(other) for other in others if other.state == TaskState.READY)
-        return taken < self.shape.settings.key_concurrency and min(ready) == self.place(record)
+        settings = self.shape.settings
+        if settings.settling is not None:  # it may have no pointer yet
+            return False
+        return taken < settings.key_concurrency and min(ready) == self.place(record)
 
     def _note(self, step: TaskStep) -> None:
         for id_, (before, after) in step.moves.items():
