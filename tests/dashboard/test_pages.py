@@ -192,3 +192,15 @@ def test_a_task_tells_the_attempts_in_force_and_who_says_them(served: Served) ->
         assert told in served.reader.said(path)
     for name in ("counted", "uncounted", "without"):
         TaskQueue.open(served.db, name).drop(served.db)
+
+
+def test_a_queue_tells_its_options_in_force_and_their_changes(served: Served) -> None:
+    """The dashboard has opened the queue before the change."""
+    queue = TaskQueue.create(served.db, "changing", "limfifottl", capacity=10)
+    assert "UTC: capacity" not in served.reader.said("/queues/changing")
+    queue.alter(served.db, capacity=5000, ttr=90)
+    page = served.reader.said("/queues/changing")
+    assert "capacity 5000" in page
+    assert "UTC: capacity from 10 to 5000, by" in page
+    assert "UTC: ttr from null to 90.0, by" in page
+    queue.drop(served.db)

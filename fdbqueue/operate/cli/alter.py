@@ -50,6 +50,9 @@ def alter(here: Here, queue: str, without: tuple[str, ...], **options: Any) -> N
     options["weights"] = dict(map(weight_of, options["weights"]))
     given: dict[str, Any] = dict.fromkeys(WITHOUT[name] for name in without)
     given |= {name: value for name, value in options.items() if value not in (None, (), {})}
+    both = sorted(name for name in WITHOUT if name in without and given[WITHOUT[name]] is not None)
+    if both:
+        raise click.UsageError(f"alter takes --{both[0]} or --without {both[0]}, not both")
     with here.tasks(queue) as (database, found):
         if not given:
             here.show([row for one in found.alterations(database) for row in _rows(one)], COLUMNS)

@@ -21,9 +21,10 @@ from fdbqueue.core.task import EndedTask, Explanation, Failure, Task
 from fdbqueue.fleet.status import Presence, workers
 from fdbqueue.operate.figures import Figures, QueueFigures, TaskFigures
 from fdbqueue.operate.overview import Overview
+from fdbqueue.tasks.altering import Alteration
 from fdbqueue.tasks.dead_letters import DeadLetters
 from fdbqueue.tasks.looking import KeyStatistics
-from fdbqueue.tasks.options import is_kind
+from fdbqueue.tasks.options import as_given, is_kind
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.tasks.redrive import DeadLetter, FailureClass, Redrive
 from fdbqueue.tasks.shape import Shape, shape_of
@@ -62,6 +63,7 @@ class QueueLook:
     waiting: Sequence[WaitingCall] = ()
     workers: Sequence[Presence] = ()
     redrive: Redrive | None = None
+    alterations: Sequence[Alteration] = ()
 
     @property
     def keeps_ended(self) -> bool:
@@ -108,7 +110,7 @@ def see_queue(
     return QueueLook(
         figures,
         now,
-        dict(queue.options),
+        as_given(definition.options),
         state,
         tasks,
         ended,
@@ -117,12 +119,13 @@ def see_queue(
         _waiting(tr, shape, now),
         workers(tr, name, root=root),
         DeadLetters(database, registry, definition).redrive(tr),
+        queue.alterations(tr),
     )
 
 
 def see_task(tr: Transaction, database: Database, root: Any, now: float, name: str, id_: str) -> TaskLook:
-    queue = TaskQueue(database, Registry(root), _of_tasks(tr, root, name))
-    options = dict(queue.options)
+    definition = _of_tasks(tr, root, name)
+    queue, options = TaskQueue(database, Registry(root), definition), as_given(definition.options)
     try:
         found = queue.explain(tr, id_)
     except TaskNotFound:

@@ -1,6 +1,6 @@
 """A queue whose options change while workers die, calls wait and transactions fail."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from random import Random
@@ -51,8 +51,7 @@ def altered(simulation: Simulation, size: Size) -> Sequence[Checker]:
             key: dict[str, Any] = {"key": client.random.choice("aab")} if kind == KEYED else {}
             timeout_s = client.random.choice((0, 1)) if kind == BOUNDED else 0
             with suppress(QueueFull):
-                put = partial(q.put, client.db, value, timeout=timeout_s, **key)
-                client.call(NAME, PUT, None, lambda put=put: put().id)
+                client.call(NAME, PUT, None, partial(put, client, q, value, timeout=timeout_s, **key))
             client.pause(client.random.choice((0.01, 0.3)))
 
     def operate(client: Client, q: TaskQueue, session: Session) -> None:
@@ -98,6 +97,10 @@ def drawn(random: Random, kind: str) -> dict[str, Any]:
     if not found or random.random() < 0.4:
         found["ttr"] = random.choice(TTRS_S)
     return found
+
+
+def put(client: Client, q: TaskQueue, value: str, **options: Any) -> str:
+    return q.put(client.db, value, **options).id
 
 
 def alter(client: Client, q: TaskQueue, options: Mapping[str, Any]) -> None:
@@ -149,6 +152,8 @@ def wake(client: Client, q: TaskQueue) -> None:
     """Let a call of another process wait for a bound of the queue, and then lift it."""
     client.calm()
     db, session = client.db, Session(client.db, ttr=1e6)
+    waiting: Callable[[], Task | None]
+    lifted: dict[str, Any]
     if q.kind == KEYED:
         q.alter(db, key_concurrency=1, ttr=None)
         for value in ("holds", "waits"):
