@@ -97,6 +97,10 @@ SOUND: dict[str, tuple[str, Evidence]] = {
     "keys in turn": ("keyed", KEYS),
     "a group and then": ("groups", evidence(*GROUP, *handled("g/then", 6))),
     "a group that is not closed": ("groups", evidence(*GROUP[:2], *handled("g/0", 3))),
+    "two tasks of a key at a time": (
+        "altered",
+        evidence(*SLOTS, *(end("finish", f"k/{n}", f"tk/{n}", at) for n, at in ((1, 1.6), (2, 3), (3, 4)))),
+    ),
     "tasks in the slots of a key, one after the other": (
         "slots",
         evidence(*SLOTS, *(end("finish", f"k/{n}", f"tk/{n}", at) for n, at in ((1, 1.6), (2, 3), (3, 4)))),
@@ -192,6 +196,11 @@ BROKEN: dict[str, tuple[str, Evidence, str]] = {
         "priorities",
         evidence(*PRIORITIES, *handled("1/x", 2, LAST), *handled("0/y", 4, LAST)),
         "out of order: 1/x, 0/y in place of 0/y, 1/x",
+    ),
+    "more tasks of a key than any change has allowed": (
+        "altered",
+        evidence(*SLOTS, *(end("finish", f"k/{n}", f"tk/{n}", 4) for n in (1, 2, 3))),
+        "3 tasks under the 2 slots of the key k",
     ),
     "more tasks of a key than it has slots": (
         "slots",

@@ -6,6 +6,7 @@ from fdbqueue.core.database import Database
 from tests.system.soak.client import Setup, Subject
 from tests.system.soak.subjects.items import Elements, Items, Persistent, Tenants
 from tests.system.soak.subjects.tasks import (
+    Altered,
     Bags,
     FairTasks,
     Groups,
@@ -26,6 +27,7 @@ _ALL = (
     Keyed,
     FairTasks,
     Partitions,
+    Altered,
     Tenants,
     Elements,
     Persistent,

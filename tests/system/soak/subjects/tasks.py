@@ -315,6 +315,28 @@ def _most_within(takes: Sequence[tuple[int, int]], window_s: float) -> int:
     return most
 
 
+CONCURRENCY = (1, 2)
+"""The numbers of tasks of a key at a time that a queue has in turn."""
+
+
+def over_concurrency(evidence: Evidence) -> Iterator[str]:
+    """At no moment more tasks of a key are proved to be held than the queue ever allows."""
+    return _over(evidence.held, lambda held: f"the key {key_of(held.value)}", max(CONCURRENCY))
+
+
+class Altered(Coloured):
+    """As keyed. The number of tasks of a key at a time changes."""
+
+    name = "altered"
+    kind = "utubettl"
+    rules = (*LEASED, in_turn_by_key, over_concurrency)
+
+    def step(self, client: Client) -> None:
+        if client.chance(0.05):
+            self.queue.alter(client.db, key_concurrency=client.random.choice(CONCURRENCY))
+        super().step(client)
+
+
 class _Limited(Leased):
     """Each task names a limit with its colour as the key."""
 
