@@ -97,8 +97,8 @@ class CoroutineHandler:
         holds: list[Hold] = [task.hold for task in (given_task if is_batch else (given_task,))]
         hold = holds[0]
         hub: Hub = hold.database.runtime.hub  # type: ignore[attr-defined]  # a LoopRuntime
-        if isinstance(self._function, Tasks) and self._function.is_plain(task):
-            return in_thread(hub, partial(self._function, task))
+        if isinstance(self._function, Tasks) and self._function.is_plain(given_task):
+            return in_thread(hub, partial(self._function, given_task))
         given = [Transaction(hub, tr) for tr in transaction]
         tasks = [HeldTask.of(one.lease, one.task.queue, one) for one in holds]
         coroutine = self._function(*given, tasks if is_batch else tasks[0])

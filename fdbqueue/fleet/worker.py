@@ -19,6 +19,7 @@ from fdbqueue.core.arguments import checked_bytes, checked_function, checked_tim
 from fdbqueue.core.database import Database, Handle, as_database, require_open
 from fdbqueue.core.errors import (
     DeferredBody,
+    InvalidArgument,
     LayoutNewer,
     NotTaken,
     QueueNotFound,
@@ -201,6 +202,9 @@ class Worker(ChosenByHandler):
         self._handler = checked_function("handler", handler, "a function of a task")
         self._functions = tasks_in(handler)
         self._options = chosen = WorkerOptions.checked(**options)
+        if self._functions is not None and chosen.batch is not None:
+            wanted = "None for a Tasks, whose functions run one call each"
+            raise InvalidArgument(name="batch", wanted=wanted, got=chosen.batch)
         self._queues = opened(self._database, queues, root)
         self._telling = Telling(self._database, checked_hooks(hooks))
         on_loop = not self._chooses

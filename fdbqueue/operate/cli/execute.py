@@ -221,6 +221,11 @@ def _size_of(file: IO[bytes]) -> int:
     return file.seek(0, os.SEEK_END)
 
 
+def _line_of(task: HeldTask) -> bytes:
+    options = {} if task.hold is None else task.hold.queue.options
+    return line_of(task_row(task, options))
+
+
 class Execute:
     def __init__(self, command: Command) -> None:
         self._command = command
@@ -234,7 +239,7 @@ class Execute:
         was killed; Unavailable if the machine cannot run the command, or its output was not read.
         """
         tasks = given if isinstance(given, list) else [given]
-        data = b"".join(map(line_of, map(task_row, tasks))) if tasks is given else as_bytes(tasks[0].data)
+        data = b"".join(map(_line_of, tasks)) if tasks is given else as_bytes(tasks[0].data)
         with of_this_machine(), TemporaryFile() as stdin, TemporaryFile() as out, TemporaryFile() as err:
             stdin.write(data)
             stdin.seek(0)
