@@ -52,6 +52,7 @@ from fdbqueue.tasks.dead_letters import DeadLetters as BlockingDeadLetters
 from fdbqueue.tasks.events import Callback
 from fdbqueue.tasks.handle import Putting as BlockingPutting
 from fdbqueue.tasks.handle import Taking as BlockingTaking
+from fdbqueue.tasks.queue import Detaching as BlockingDetaching
 from fdbqueue.tasks.queue import TaskConsumer as BlockingTaskConsumer
 from fdbqueue.tasks.queue import TaskProducer as BlockingTaskProducer
 from fdbqueue.tasks.queue import TaskQueue as BlockingTaskQueue
@@ -304,6 +305,8 @@ class Taking(HandleFace[T]):
 
     give_back = awaited(BlockingTaking.give_back)
     renew = awaited(BlockingTaking.renew)
+    detach = awaited(BlockingDetaching.detach)
+    leased = awaited(BlockingDetaching.leased)
     progress = awaited(BlockingTaking.progress)
 
     async def step(

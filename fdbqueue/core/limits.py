@@ -363,6 +363,8 @@ RUN_READ_AGAIN_S = 5.0
 WEIGHT_MAX = 1_000_000
 
 SESSION_TTR_S = 30.0
+# A detached lease of a task without a ttr (tasks/detached.py).
+DETACHED_TTR_S = 60.0
 BEATS_PER_TTR = 3
 # Openers of a shared session that a heartbeat reads; further ones are not seen.
 OPENERS_READ_MAX = 1_000

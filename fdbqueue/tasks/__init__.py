@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from fdbqueue.tasks import attempts as attempts
     from fdbqueue.tasks import capacity as capacity
     from fdbqueue.tasks import creating as creating
+    from fdbqueue.tasks import detached as detached
     from fdbqueue.tasks import explaining as explaining
     from fdbqueue.tasks import failures as failures
     from fdbqueue.tasks import filling as filling

@@ -7,6 +7,7 @@
     TAKEN    release, forsake         ->  READY, DELAYED
     TAKEN    lease_over, give_back    ->  READY
     TAKEN    touch, renew             ->  TAKEN, for longer
+    TAKEN    detach                   ->  TAKEN, by another session
     TAKEN    progress, step           ->  TAKEN
     any      bury                     ->  BURIED
     BURIED   kick                     ->  READY; DELAYED, if it waits for a group
@@ -330,6 +331,15 @@ def renew(change: Change, records: Sequence[Record]) -> list[Record]:
     renewed = [replace(record, until_us=_lease_end(change, record)) for record in records]
     change.move(records, renewed)
     return renewed
+
+
+def detach(change: Change, records: Sequence[Record], session: bytes, ttr_us: int) -> list[Record]:
+    """Lease tasks to another session, for this ttr from now. Not counted, as in `renew`."""
+    leased = [
+        replace(record, session=session, until_us=_lease_end(change, replace(record, ttr_us=ttr_us)))
+        for record in records
+    ]
+    return [*change.move(records, leased)]
 
 
 def progress(change: Change, records: Sequence[Record], fraction: float) -> list[Record]:

@@ -98,22 +98,24 @@ class SlotRows(FeatureRows):
         return reply
 
     def task(self, row: Row, record: Record) -> Check:
-        holders = list(self._holders(record))
-        seen = yield [key for _, _, key in holders]
-        for name, cell, key in holders:
+        holders = list(_holders(self._shape.limits, self._shape.name, self._shape.keys.partition, record))
+        seen = yield [key for _, key, _ in holders]
+        for name, key, held in holders:
             if not seen.has(key):
                 text = f"The task {id_text(record.id)} holds a slot of the limit {name!r}, and is no holder."
-                held = encode_held(Held(cell, self._shape.name, self._shape.keys.partition, record.session))
                 yield self.found(Flaw.STATE, row, text, {key: held})
 
-    def _holders(self, record: Record) -> Iterator[tuple[str, int, bytes]]:
-        limits = self._shape.limits
-        for name, cell in slots_of(record).items():
-            keyed = keyed_limit(record) if cell == KEYED else None
-            of_key = None if keyed is None or keyed[0] != name else keyed[1]
-            key = None if limits is None else limits.holder(name, record.id, of_key)
-            if key is not None:
-                yield name, cell, key
+
+def _holders(
+    limits: Limits | None, queue: str, partition: int, record: Record
+) -> Iterator[tuple[str, bytes, bytes]]:
+    """For each slot of the task: the name of the limit, and the key and the value of the holder."""
+    for name, cell in slots_of(record).items():
+        keyed = keyed_limit(record) if cell == KEYED else None
+        of_key = None if keyed is None or keyed[0] != name else keyed[1]
+        key = None if limits is None else limits.holder(name, record.id, of_key)
+        if key is not None:
+            yield name, key, encode_held(Held(cell, queue, partition, record.session))
 
 
 class Limited(Limits, Feature):
@@ -137,7 +139,13 @@ class Limited(Limits, Feature):
         ]
 
     def moved(self, site: Site, olds: Sequence[Record], news: Sequence[Record]) -> Sequence[Record]:
-        """Give back the slots of the tasks that are taken no more."""
+        """Give back the slots of the tasks that are taken no more. Those of a lease that changes its session
+        have a new holder.
+        """
+        for old, new in zip(olds, news, strict=True):
+            if new.state == TaskState.TAKEN and new.session != old.session:
+                for _, key, held in _holders(self, site.queue, site.keys.partition, new):
+                    site.tr.set(key, held)
         ended = [old for old, new in zip(olds, news, strict=True) if new.state != TaskState.TAKEN]
         if ended:
             self.gone(site, ended, REMOVED)

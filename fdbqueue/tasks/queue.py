@@ -32,6 +32,7 @@ from fdbqueue.core.registry import Definition, Registry
 from fdbqueue.core.root_keys import DEFAULT_ROOT
 from fdbqueue.core.runtime import Stop
 from fdbqueue.core.seam import AnyDatabase, DatabaseOrTransaction
+from fdbqueue.core.sessions.ending import process_of
 from fdbqueue.core.task import EndedTask, Failure, Holder, Task, TaskState
 from fdbqueue.core.unreadable import KeepsAside
 from fdbqueue.tasks import verbs
@@ -297,19 +298,59 @@ class Looks(TaskHandle):
         return calls_of(self._database, self._shape).callbacks.install(callback, self._shape.codec)
 
 
+class Detaching(Taking):
+    """The verbs about leases that no process holds, beside those of a consumer."""
+
+    __slots__ = ()
+
+    def detach(
+        self,
+        tr: DatabaseOrTransaction,
+        task: Task,
+        ttr: float | None = None,
+        *,
+        process_id: int | None = None,
+    ) -> str:
+        """Lease a held task for `ttr` seconds from now to no process, and return the text of the lease.
+
+        Whichever process has the text acts under the lease, by `leased`; a second call lengthens it. When its
+        time is over, the task comes back, as from a dead worker. Without `ttr`, it is the ttr of the task, or
+        limits.DETACHED_TTR_S if it has none. `process_id`: of the process that `holder` tells; this one.
+        Reads: the task, the heartbeat of its session.
+        Writes: the task, its session.
+        Conflicts: a change of the task.
+        Raises: NotTaken, InvalidArgument.
+        """
+        ttr_us, target = late.detached.checked_ttr_us(ttr), self._target(tr, task, None)
+        host, own_id, layout = process_of(self._of(tr).runtime)
+        process = (host, own_id if process_id is None else checked_count("process_id", process_id), layout)
+        body = partial(late.detached.detach, target=target, ttr_us=ttr_us, process=process)
+        return self._once(tr, "detach", body, task)
+
+    def leased(self, tr: DatabaseOrTransaction, token: str) -> Task:
+        """The task under the lease that `detach` has returned as a text.
+
+        Reads: the task, serialisably.
+        Conflicts: a change of the task.
+        Raises: NotTaken if the lease is over, or belongs to another queue; InvalidArgument.
+        """
+        target = late.detached.target_in(token)
+        return self._see(tr, partial(late.detached.leased, target=target), target.id)
+
+
 class TaskProducer(Grant, Putting):
     """A handle that puts tasks, and does nothing else. `TaskQueue.producer` makes it."""
 
     __slots__ = ()
 
 
-class TaskConsumer(Grant, Taking):
+class TaskConsumer(Grant, Detaching):
     """A handle that takes tasks and ends their leases. `TaskQueue.consumer` makes it."""
 
     __slots__ = ()
 
 
-class TaskQueue(Looks, Taking, Putting, KeepsAside):
+class TaskQueue(Looks, Detaching, Putting, KeepsAside):
     """A named queue of tasks. A value: threads may share it.
 
     Every method takes a database or a transaction first, ours or the binding's. Verbs on a task take a Task

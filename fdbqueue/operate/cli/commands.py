@@ -34,9 +34,10 @@ class Named(NamedTuple):
 COMMANDS: Mapping[str, Named] = {
     name: Named(*row.split(": ", 1))
     for name, row in {
+        "ack": "leases: Remove a task that is done.",
         "alter": "alter: Change options of QUEUE while it is used.",
         "aside": "items: List the values of QUEUE that could not be read and were set aside.",
-        "bury": "tasks: Bury tasks: they are not taken until `kick`.",
+        "bury": "leases: Bury tasks: they are not taken until `kick`.",
         "cancel": "tasks: End tasks.",
         "clear": "items: Remove every item of QUEUE.",
         "completion": "commands: Print a script with which SHELL completes commands, options and names of queues.",
@@ -65,6 +66,7 @@ COMMANDS: Mapping[str, Named] = {
         "put": "items: Put DATA into QUEUE, which must exist: `create` makes one, --create a plain one.",
         "queues": "queues: List the queues, with their kinds and the numbers of their tasks or items.",
         "redrive": "dead: Send buried tasks back at a bounded rate, into their own queue or another one.",
+        "release": "leases: Give a task back to its old place.",
         "release-all": "tasks: Release the taken tasks of QUEUE: their leases end, and they are ready again.",
         "repartition": "queues: Give QUEUE N partitions, while it is used, and wait until that is done.",
         "result": "tasks: Print the result of a task of QUEUE as JSON: the value that its handler returned.",
@@ -73,8 +75,10 @@ COMMANDS: Mapping[str, Named] = {
         "size": "items: Print the number of items in QUEUE.",
         "spread": "queues: Print the lines of fdbcli that put the partitions of QUEUE on different storage servers.",
         "stats": "queues: Print the statistics of QUEUE; without QUEUE, of all queues.",
+        "take": "leases: Take the next task of QUEUE, and print its id, the TOKEN of its lease, and its data as JSON.",
         "tasks": "tasks: List the first tasks of QUEUE in a state, in order.",
         "top": "top: Watch task queues: numbers of tasks by state, rates, and the wait of the next task.",
+        "touch": "leases: Lengthen the lease of a task.",
         "truncate": "tasks: Remove all tasks of QUEUE, in any state; taken ones, too.",
         "verify": "proofs: Check that the stored keys of QUEUE, or of all queues, agree with each other.",
         "work": "work: Take tasks, and call MODULE:FUNCTION or run a command for each.",

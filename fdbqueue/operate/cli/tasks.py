@@ -243,31 +243,36 @@ def kick(here: Here, queue: str, count: int | None, everything: bool) -> None:
 
 
 def _verb_of_each(verb: Callable[[TaskQueue, Database, str], Task], done: str, told: str) -> None:
-    """Make a command that applies `verb` to each task. Missing tasks are reported at the end."""
+    """Make a command that applies `verb` to each task."""
 
     @command(cli, queue_argument, ids_argument, name=verb.__name__, help=told)
     def each(here: Here, queue: str, ids: tuple[str, ...]) -> None:
-        missing = []
-        with here.tasks(queue) as (database, found):
-            for id_ in ids:
-                try:
-                    with here.signals.deferred():
-                        task = verb(found, database, id_)
-                except TaskNotFound:
-                    missing.append(f"{id_}{told_end(database, found, id_)}")
-                else:
-                    asked = "" if task.cancel_asked is None else ": it is taken, and ends with its lease"
-                    here.tell(f"{id_} {done}{asked}", task_row(task, found.options))
-        if missing:
-            raise Refused(f"no such task in {queue!r}: {', '.join(missing)}")
+        do_each(here, queue, ids, verb, done)
+
+
+def do_each(
+    here: Here, queue: str, ids: tuple[str, ...], verb: Callable[[TaskQueue, Database, str], Task], done: str
+) -> None:
+    """Apply `verb` to each task. Missing tasks are reported at the end."""
+    missing = []
+    with here.tasks(queue) as (database, found):
+        for id_ in ids:
+            try:
+                with here.signals.deferred():
+                    task = verb(found, database, id_)
+            except TaskNotFound:
+                missing.append(f"{id_}{told_end(database, found, id_)}")
+            else:
+                asked = "" if task.cancel_asked is None else ": it is taken, and ends with its lease"
+                here.tell(f"{task.id} {done}{asked}", task_row(task, found.options))
+    if missing:
+        raise Refused(f"no such task in {queue!r}: {', '.join(missing)}")
 
 
 _CANCEL = """End tasks. The handler of a taken one learns of it at the next heartbeat of its worker.
 
 A taken task ends with its lease: no other attempt begins. A command of `work --exec` is killed.
 """
-_BURY = "Bury tasks: they are not taken until `kick`. The lease of a taken task ends."
-_verb_of_each(TaskQueue.bury, "buried", _BURY)
 _verb_of_each(TaskQueue.cancel, "cancelled", _CANCEL)
 _verb_of_each(TaskQueue.delete, "deleted", "Remove tasks, in any state.")
 

@@ -1,0 +1,97 @@
+"""Detached leases: a lease of no process, for a program that takes in one process and acks in another.
+
+The lease moves to a session of its own, which no process renews: both end at one time. The id of that session
+is made of the token, so a second call, and a retry, meet the same one.
+If the lease ends early, the session is left to its time, or `forget` clears it.
+
+The text of such a lease has all that another process needs: the id of the task, and the token.
+"""
+
+from typing import Any
+
+from fdb import tuple as layer
+
+from fdbqueue.core import limits
+from fdbqueue.core.arguments import checked_positive
+from fdbqueue.core.errors import InvalidArgument
+from fdbqueue.core.root_keys import RootKeys
+from fdbqueue.core.seam import Transaction
+from fdbqueue.core.sessions.ending import Process, deadline_if_readable, renew
+from fdbqueue.core.task import Task
+from fdbqueue.tasks import edges, verbs
+from fdbqueue.tasks.change import Change, task_of
+from fdbqueue.tasks.options import whole_us
+from fdbqueue.tasks.stored.records import NEVER_US, SESSION_BYTES, id_bytes, id_text
+from fdbqueue.tasks.verbs import Target
+
+_MARK = bytes(SESSION_BYTES - limits.RANDOM_SUFFIX_BYTES)
+"""No name of a process begins with it: in a directory, the kernel tells nothing about such a session."""
+SEPARATOR = "-"
+_TOKEN_BYTES = (limits.RANDOM_SUFFIX_BYTES, limits.RANDOM_SUFFIX_BYTES + limits.RUN_ID_BYTES_MAX)
+
+
+def checked_ttr_us(ttr: Any) -> int | None:
+    """Raises: InvalidArgument for what is neither None nor a finite number above 0."""
+    return None if ttr is None else whole_us(checked_positive("ttr", ttr, "seconds"))
+
+
+def text_of(target: Target) -> str:
+    token = b"" if target.token is None else target.token
+    return f"{id_text(target.id)}{SEPARATOR}{token.hex()}"
+
+
+def target_in(text: Any) -> Target:
+    """Raises: InvalidArgument for what is not the text of a lease."""
+    try:
+        id_, _, token = text.partition(SEPARATOR) if isinstance(text, str) else ("", "", "")
+        target = Target(id_bytes(id_), bytes.fromhex(token))
+    except ValueError:
+        target = Target(b"")
+    # As `detach` writes it: `fromhex` takes spaces, too.
+    if not _TOKEN_BYTES[0] <= len(target.token or b"") <= _TOKEN_BYTES[1] or text_of(target) != text:
+        raise InvalidArgument(
+            name="token", wanted="the text of a detached lease: an id, a dash and digits", got=text
+        )
+    return target
+
+
+def detach(change: Change, target: Target, ttr_us: int | None, process: Process) -> str:
+    """Lease the held task for `ttr_us` from now, in a session of its own, and return the text of the lease.
+
+    Without `ttr_us` it is the ttr of the task, or limits.DETACHED_TTR_S if it has none. `process`: the one
+    that the session tells.
+    """
+    record = verbs.held(change, target)
+    if ttr_us is None:
+        ttr_us = record.ttr_us if record.ttr_us < NEVER_US else round(limits.DETACHED_TTR_S * 1_000_000)
+    keys, session = change.shape.root, _session_of(record.token)
+    last = change.tr.get(keys.heartbeat(session))
+    [moved] = edges.detach(change, [record], session, ttr_us)
+    change.tr.set(keys.session(session), layer.pack((session, None, ttr_us, *process)))
+    renew(change.tr, keys, session, last, moved.until_us)
+    return text_of(Target(record.id, record.token))
+
+
+def _session_of(token: bytes) -> bytes:
+    return _MARK + token[: limits.RANDOM_SUFFIX_BYTES]
+
+
+def forget(tr: Transaction, keys: RootKeys, token: bytes) -> None:
+    """Clear the session of a lease that has ended. It has no other lease.
+
+    Reads: its heartbeat.
+    Writes: its keys.
+    Conflicts: its end.
+    """
+    session = _session_of(token)
+    deadline_us = deadline_if_readable(tr.get(keys.heartbeat(session)).value or b"")
+    tr.clear(keys.session(session))
+    tr.clear(keys.heartbeat(session))
+    if deadline_us is not None:
+        tr.clear(keys.beat_due(deadline_us, session))
+
+
+def leased(change: Change, target: Target) -> Task:
+    """Raises: NotTaken."""
+    record = verbs.held(change, target)
+    return task_of(record, verbs.shown_data(change, record))
