@@ -20,6 +20,7 @@ from tests.cli.shell import HERE, Shell, Within
 
 # Every command on a queue, as it is typed; Q is the queue.
 COMMANDS: dict[str, list[str]] = {
+    "ack": ["Q", "00"],
     "alter": ["Q"],
     "aside": ["Q"],
     "bury": ["Q", "00"],
@@ -59,6 +60,7 @@ COMMANDS: dict[str, list[str]] = {
     "redrive start": ["Q"],
     "redrive status": ["Q"],
     "redrive stop": ["Q"],
+    "release": ["Q", "00"],
     "release-all": ["Q"],
     "repartition": ["Q", "2"],
     "result": ["Q", "00"],
@@ -66,8 +68,10 @@ COMMANDS: dict[str, list[str]] = {
     "size": ["Q"],
     "spread": ["Q"],
     "stats": ["Q"],
+    "take": ["Q"],
     "tasks": ["Q"],
     "top": ["Q"],
+    "touch": ["Q", "00"],
     "truncate": ["Q", "--yes"],
     "verify": ["Q"],
     "work": ["Q", "m:f"],

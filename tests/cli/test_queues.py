@@ -319,7 +319,7 @@ def test_a_shell_completes_commands_and_queues(tmp_path: Path) -> None:
     with fdbqueue.open(shell.url) as db:
         for name in ("mails", "maps", "other"):
             TaskQueue.create(db, name)
-    assert completions(shell, "fdbqueue rele") == ["release-all"]
+    assert completions(shell, "fdbqueue rele") == ["release", "release-all"]
     assert completions(shell, "fdbqueue stats ma") == ["mails", "maps"]
     assert completions(shell, "fdbqueue top other ma") == ["mails", "maps"]
     assert completions(shell, f"fdbqueue stats --url embedded:{tmp_path}/nowhere ma") == []

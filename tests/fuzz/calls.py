@@ -18,7 +18,10 @@ from fdbqueue.core import errors, limits
 from fdbqueue.core.registry import Registry
 from fdbqueue.fleet.options import WorkerKeywords
 from fdbqueue.queues.recipe.calls import Holder
+from fdbqueue.tasks.detached import text_of
 from fdbqueue.tasks.options import PutOptions
+from fdbqueue.tasks.stored.records import id_bytes
+from fdbqueue.tasks.verbs import Target
 from tests.fuzz.world import KEYED, World
 
 Make = Callable[[World], Any]
@@ -246,8 +249,10 @@ class Call:
         if specific is not None:
             return specific(world)
         of, _, method = self.name.partition(".")
-        if of in ("TaskQueue", "TaskConsumer") and parameter in ("task", "tasks"):
+        if of in ("TaskQueue", "TaskConsumer") and parameter in ("task", "tasks", "token"):
             task = world.held[self.kind]
+            if parameter == "token":
+                return text_of(Target(id_bytes(task.id), task.token))
             return [task] if parameter == "tasks" else task
         if of in ("ElementQueue", "SimpleElementQueue") and parameter == "name" and method != "named":
             names = world.piece_names if of == "ElementQueue" else world.names

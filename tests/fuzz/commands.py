@@ -32,6 +32,7 @@ LEFT_OUT = {
 """Commands and options that are not tried, and the reason."""
 
 BASES = {
+    **{name: ["fair", "TOKEN"] for name in ("ack", "release", "touch")},
     "bury": ["fair", "ID"],
     "cancel": ["fair", "ID"],
     "clear": ["plain", "--yes"],
@@ -168,7 +169,12 @@ class Program:
         self.url = f"embedded:{folder}/commands"
         self._folder = folder
         with fdbqueue.open(self.url) as db:
-            self._task = fdbqueue.TaskQueue.create(db, "fair", "fair").put(db, 1, key="k").id
+            fair = fdbqueue.TaskQueue.create(db, "fair", "fair")
+            self._task = fair.put(db, 1, key="k").id
+            fair.put(db, 2, key="l")
+            held = fair.take(db, 0)
+            assert held is not None
+            self._token = fair.detach(db, held, 1e6)
             fdbqueue.Queue.named(db, "plain").enqueue_many(db, [1, 2])
             simple = fdbqueue.SimpleElementQueue.named(db, "simple")
             self._name = simple.add(db, b"x")
@@ -178,7 +184,7 @@ class Program:
     def run(self, line: Line) -> Verdict:
         """Whether the line was refused, and the rule that it violates."""
         (Path.cwd() / "empty").mkdir(exist_ok=True)
-        stand_ins = {"ID": self._task, "NAME": self._name}
+        stand_ins = {"ID": self._task, "NAME": self._name, "TOKEN": self._token}
         words = [stand_ins.get(word, word) for word in line.words]
         with _captured(self._folder) as (out, err):
             try:
