@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from fdbqueue.core.codec import Codec, register_codec
     from fdbqueue.core.database import Database
     from fdbqueue.core.errors import *  # noqa: F403  # the names in errors.__all__
+    from fdbqueue.core.line.waiting import WaitingCall
     from fdbqueue.core.logger import LogFields
     from fdbqueue.core.open import open as open
     from fdbqueue.core.page import Page
@@ -174,6 +175,7 @@ if TYPE_CHECKING:
         "Unreadable",
         "Verification",
         "WaitedFor",
+        "WaitingCall",
         "Why",
         "Worker",
         "__version__",
@@ -195,6 +197,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "core.codec": "Codec register_codec",
     "core.database": "Database",
+    "core.line.waiting": "WaitingCall",
     "core.logger": "LogFields",
     "core.open": "open",
     "core.page": "Page",

@@ -432,6 +432,7 @@ class Queue(Enqueuing[BlockingQueue], Dequeuing[BlockingQueue], AsideFace[Blocki
         return QueueConsumer.over(self._blocking.consumer(), self._hub)
 
     items = awaited(BlockingQueue.items)
+    waiting = awaited(BlockingQueue.waiting)
     partitions = awaited(BlockingQueue.partitions)
     repartition = awaited(BlockingQueue.repartition)
     clear = awaited(BlockingQueue.clear)
@@ -455,6 +456,7 @@ class FairQueue(FairPutting[BlockingFairQueue], FairTaking[BlockingFairQueue], A
 
     key_statistics = awaited(BlockingFairQueue.key_statistics)
     snapshot = awaited(BlockingFairQueue.snapshot)
+    waiting = awaited(BlockingFairQueue.waiting)
 
 
 class TaskQueue(Putting[BlockingTaskQueue], Taking[BlockingTaskQueue], AsideFace[BlockingTaskQueue]):
@@ -491,6 +493,7 @@ class TaskQueue(Putting[BlockingTaskQueue], Taking[BlockingTaskQueue], AsideFace
     statistics = awaited(BlockingTaskQueue.statistics)
     key_statistics = awaited(BlockingTaskQueue.key_statistics)
     partitions = awaited(BlockingTaskQueue.partitions)
+    waiting = awaited(BlockingTaskQueue.waiting)
     tasks = awaited(BlockingTaskQueue.tasks)
 
     kick = awaited(BlockingTaskQueue.kick)

@@ -12,11 +12,11 @@ that the line has handed out, little-endian.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fdb import tuple as layer
 
-from fdbqueue.core import limits, observing
+from fdbqueue.core import limits, line, observing
 from fdbqueue.core.arguments import (
     WHOLE_MAX,
     checked_function,
@@ -71,6 +71,10 @@ from fdbqueue.tasks.stored.records import (
     record_to_bytes,
     sound_record,
 )
+
+if TYPE_CHECKING:
+    from fdbqueue.core.line.waiting import WaitingCall
+
 
 _FLOOR = b"\x07"
 FLOOR_MAX = 2**62
@@ -500,6 +504,16 @@ class FairQueue(FairPutting, FairTaking, KeepsAside):
         checked_keys(limit)
         now_us = runtime_in(tr).now_us()
         return run(tr, lambda tr: self._items.busiest(writable(tr), limit, now_us))
+
+    def waiting(self, tr: DatabaseOrTransaction, limit: int) -> "list[WaitingCall]":
+        """The calls that wait for items. All else is as in `Queue.waiting`."""
+        most, now_us = checked_limit(limit), runtime_in(tr).now_us()
+
+        def look(tr: Transaction) -> "list[WaitingCall]":
+            self._items.guard(tr)()
+            return line.waiting.waiting_in(tr, None, [self._items.line], now_us, most)
+
+        return run(tr, lambda tr: look(writable(tr)))
 
     def snapshot(
         self, tr: DatabaseOrTransaction, limit: int = limits.BATCH_ITEMS_MAX, *, after: str | None = None

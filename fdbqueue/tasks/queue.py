@@ -15,7 +15,7 @@ from types import EllipsisType
 from typing import TYPE_CHECKING, Any, Literal
 
 from fdbqueue import tasks as late
-from fdbqueue.core import limits
+from fdbqueue.core import limits, line
 from fdbqueue.core.arguments import (
     checked_count,
     checked_event,
@@ -37,6 +37,7 @@ from fdbqueue.core.task import EndedTask, Failure, Holder, Task, TaskState
 from fdbqueue.core.unreadable import KeepsAside
 from fdbqueue.tasks import verbs
 from fdbqueue.tasks.calls import calls_of
+from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.creating import asked_for, created, opened_or_created
 from fdbqueue.tasks.events import Callback
 from fdbqueue.tasks.handle import Putting, Taking, TaskHandle
@@ -47,6 +48,7 @@ from fdbqueue.tasks.stored.records import Statistics, id_of
 from fdbqueue.tasks.verbs import Target
 
 if TYPE_CHECKING:
+    from fdbqueue.core.line.waiting import WaitingCall
     from fdbqueue.core.partitions import Partition, Repartition
     from fdbqueue.core.task import Explanation
     from fdbqueue.tasks.altering import Alteration
@@ -255,6 +257,22 @@ class Looks(TaskHandle):
         if not isinstance(self._shape.discipline, late.stored.keyed.Keyed):
             raise UnsupportedOption(kind=self.kind, option="statistics by key")
         return self._see_all(tr, partial(late.looking.busiest_of_all, limit=limit), sweeps=True)
+
+    def waiting(self, tr: DatabaseOrTransaction, limit: int) -> "list[WaitingCall]":
+        """The calls that wait for tasks, in the order of the line: the first `limit`, at most
+        limits.BATCH_ITEMS_MAX.
+
+        Reads: by snapshot.
+        Conflicts: none.
+        Raises: InvalidArgument.
+        Round trips: 2.
+        """
+        most, parts = checked_limit(limit), self._calls(tr).parts
+
+        def look(change: Change) -> "list[WaitingCall]":
+            return line.waiting.waiting_in(change.tr, change.shape.root, parts.lines(), change.now_us, most)
+
+        return self._see(tr, look)
 
     def partitions(self, tr: DatabaseOrTransaction) -> "list[Partition]":
         """The partitions that may hold a task, by number. A queue without partitions is its own only one.

@@ -74,6 +74,7 @@ COMMANDS: dict[str, list[str]] = {
     "touch": ["Q", "00"],
     "truncate": ["Q", "--yes"],
     "verify": ["Q"],
+    "waiting": ["Q"],
     "work": ["Q", "m:f"],
 }
 CREATING = {"create": ["Q"], "put": ["Q", "x", "--create"], "elements add": ["Q", "x", "--create"]}

@@ -31,8 +31,8 @@ RETURNED = """
     FleetStatus HeldTask Holder HolderProcess KeyFigures HeldKey KeyHolder KeyStatistics Page Partition
     Presence QueueFigures
     Reason Redrive RedriveStep Renewed Repartition GroupProgress GroupsFigures LimitFigures LimitHolder
-    LimitKey Members ReachedLimit ScheduleFigures ScheduleStatus WaitedFor SetAside Task TaskFigures
-    TaskPlace Unreadable Verification
+    LimitKey Members ReachedLimit ScheduleFigures ScheduleStatus WaitedFor WaitingCall SetAside Task
+    TaskFigures TaskPlace Unreadable Verification
 """
 LEFT_OUT = {
     "Codec": "an interface, for codecs of the user's own",

@@ -272,23 +272,27 @@ def ask_waiting(tr: ReadTransaction, keys: LineKeys, now_us: int, limit: int) ->
 
 def ask_live(
     tr: ReadTransaction, keys: LineKeys, now_us: int, limit: int
-) -> Callable[[], list[tuple[Ticket, int]]]:
-    """Ask for the live ones of the first `limit` requests, in order, with their deadlines in microseconds."""
+) -> Callable[[], list[tuple[Ticket, int, int]]]:
+    """Ask for the live ones of the first `limit` requests, in order, each with its first deadline and its
+    present one, in microseconds.
+    """
     rows, late = keys.requests, keys.all_renewals
     requests = tr.get_range(rows.start, rows.stop, limit=limit, streaming_mode=EXACT)
     renewals = tr.get_range(late.start, late.stop, limit=limit, streaming_mode=EXACT)
 
-    def live() -> list[tuple[Ticket, int]]:
+    def live() -> list[tuple[Ticket, int, int]]:
         renewed = {bytes(row.key)[len(late.start) :]: deadline_of(row.value) for row in renewals.to_list()}
         found = [_with_deadline(keys, row.key, row.value, renewed) for row in requests.to_list()]
-        return [(ticket, deadline_us) for ticket, deadline_us in found if deadline_us > now_us]
+        return [one for one in found if one[-1] > now_us]
 
     return live
 
 
-def _with_deadline(keys: LineKeys, key: bytes, value: bytes, renewed: dict[bytes, int]) -> tuple[Ticket, int]:
-    ticket, deadline_us = keys.ticket_of(bytes(key), bytes(value))
-    return ticket, max(deadline_us, renewed.get(ticket.stamp + ticket.rid, 0))
+def _with_deadline(
+    keys: LineKeys, key: bytes, value: bytes, renewed: dict[bytes, int]
+) -> tuple[Ticket, int, int]:
+    ticket, first_us = keys.ticket_of(bytes(key), bytes(value))
+    return ticket, first_us, max(first_us, renewed.get(ticket.stamp + ticket.rid, 0))
 
 
 class Outcome(Enum):

@@ -494,7 +494,8 @@ class Takes:
         has_ended: Callable[[], bool] = lambda: False,
     ) -> None:
         """`new_params` makes the params of a new request, which the source of the line reads; in a directory,
-        they begin with the name of this process, if it alone has the request. `give_back` undoes a take, and
+        they begin with the name of this process, if it alone has the request. Without it, they tell the
+        process only. `give_back` undoes a take, and
         `are_held` tells that one of its leases is there, so that no take needs a receipt; None
         if a take is final. `is_named`: the takes of a session that another process may go
         on with after a power cut, so each item that it gets is durable. `is_plain`: no code of the user
@@ -509,6 +510,7 @@ class Takes:
             line.life.watch()
         self._take_in_turn = take_in_turn
         self._new_params = new_params or partial(name_of_process, database.engine)
+        self._is_of_items = new_params is None
         self._give_back = give_back
         self._evidence = None if are_held is None else partial(_are_taken, are_held)
         self._is_named = is_named
@@ -663,12 +665,15 @@ class Takes:
         count = min(sum(map(_count, calls)), limits.SERVE_MAX)
         self._database.counters.requests += 1
         nudge = self._nudge if crew is self._waits else Nudge()  # one wakes one sleeper
+        params = self._new_params()
+        if self._is_of_items:
+            params += late.waiting.process_params(self._runtime.host_name(), self._runtime.process_id())
         return Place(
             self._database,
             self._root,
             self._line,
             count,
-            self._new_params(),
+            params,
             nudge,
             self._memory,
             self._is_named,

@@ -81,6 +81,7 @@ COMMANDS: Mapping[str, Named] = {
         "touch": "leases: Lengthen the lease of a task.",
         "truncate": "tasks: Remove all tasks of QUEUE, in any state; taken ones, too.",
         "verify": "proofs: Check that the stored keys of QUEUE, or of all queues, agree with each other.",
+        "waiting": "queues: List the calls that wait for tasks or items of QUEUE, in the order of its line.",
         "work": "work: Take tasks, and call MODULE:FUNCTION or run a command for each.",
     }.items()
 }

@@ -29,6 +29,7 @@ from fdbqueue.operate.cli.frame import (
     again,
     cli,
     command,
+    first_option,
     queue_argument,
     queue_names,
     queue_options,
@@ -43,8 +44,10 @@ from fdbqueue.operate.cli.show import (
     cell_of,
     columns,
     per_second,
+    processes_of,
     queue_row,
     queue_rows,
+    time_in,
 )
 from fdbqueue.operate.cli.wording import key_of, line_of, option_named
 from fdbqueue.operate.spreading import (
@@ -169,6 +172,19 @@ def _statistic_lines(row: Row) -> list[Row]:
     return [{"queue": row["name"], "what": what, "value": cell_of(value)} for what, value in flat.items()]
 
 
+@command(cli, queue_argument, first_option)
+def waiting(here: Here, queue: str, count: int) -> None:
+    """List the calls that wait for tasks or items of QUEUE, in the order of its line.
+
+    Columns: the number of tasks or items that it waits for, its process, its session and the name of that,
+    the time since its begin, and the time to its end, unless it renews itself. `get --wait` is in no line.
+    """
+    with here.partitioned(queue) as (database, found):
+        calls, now = found.waiting(database, count), database.runtime.now()
+    rows = [{**asdict(one), "for_s": max(0.0, now - one.since), "left_s": one.until - now} for one in calls]
+    here.show(rows, WAITING_COLUMNS)
+
+
 @command(cli, queue_argument)
 def pause(here: Here, queue: str) -> None:
     """Let no task be taken from QUEUE until `resume`. Workers obey at once.
@@ -221,6 +237,20 @@ def drop(here: Here, queue: str, yes: bool) -> None:
         if is_import:  # its definition does not tell the limits that its tasks name
             walk_all(database, here.root)
     here.tell(f"{queue!r} is gone", {"queue": queue, "dropped": True})
+
+
+def _processes(row: Row) -> str:
+    return processes_of({"holder": row})
+
+
+WAITING_COLUMNS = columns(
+    "count",
+    process=_processes,
+    session="session",
+    name="name",
+    since=time_in("for_s"),
+    until=time_in("left_s"),
+)
 
 
 def _count(state: str) -> Cell:

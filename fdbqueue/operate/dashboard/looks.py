@@ -12,8 +12,7 @@ from typing import Any
 from fdbqueue.core import limits
 from fdbqueue.core.database import Database
 from fdbqueue.core.errors import QueueKindMismatch, QueueNotFound, TaskNotFound
-from fdbqueue.core.line.decision import LineKeys
-from fdbqueue.core.line.staging import ask_live
+from fdbqueue.core.line.waiting import WaitingCall
 from fdbqueue.core.page import Page
 from fdbqueue.core.registry import Definition, Registry
 from fdbqueue.core.seam import Transaction
@@ -27,26 +26,14 @@ from fdbqueue.tasks.looking import KeyStatistics
 from fdbqueue.tasks.options import as_given, is_kind
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.tasks.redrive import DeadLetter, FailureClass, Redrive
-from fdbqueue.tasks.shape import Shape, shape_of
+from fdbqueue.tasks.shape import shape_of
 from fdbqueue.tasks.stored.keyed import Keyed
-from fdbqueue.tasks.stored.records import SESSION_BYTES
 
 KEYS_SHOWN = 20
 CLASSES_SHOWN = 50
 ENDED = "ended"
 """The state of tasks that a queue with `retain_s` keeps."""
 STATES = {"ready": "r", "taken": "t", "delayed": "~", "buried": "!"}
-
-
-@dataclass(frozen=True, slots=True)
-class WaitingCall:
-    """A call that waits in the line of a queue."""
-
-    session: str
-    count: int
-    """Tasks that it waits for."""
-    until: float
-    """The time at which it counts as dead, unless it renews itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +103,7 @@ def see_queue(
         ended,
         tasks.next or ended.next,
         queue.key_statistics(tr, KEYS_SHOWN) if isinstance(shape.discipline, Keyed) else (),
-        _waiting(tr, shape, now),
+        queue.waiting(tr, limits.ROWS_SHOWN),
         workers(tr, name, root=root),
         DeadLetters(database, registry, definition).redrive(tr),
         queue.alterations(tr),
@@ -157,17 +144,6 @@ def _of_tasks(tr: Transaction, root: Any, name: str) -> Definition:
     if not is_kind(found.kind):
         raise QueueKindMismatch(name=name, found=found.kind, wanted="a queue of tasks")
     return found
-
-
-def _waiting(tr: Transaction, shape: Shape, now: float) -> list[WaitingCall]:
-    lines = [shape.keys.line] if shape.plan is None else [shape.keys.line, shape.shared.line]
-    now_us = round(now * 1_000_000)
-    asked = [ask_live(tr.snapshot, LineKeys(line), now_us, limits.ROWS_SHOWN) for line in lines]
-    return [
-        WaitingCall(ticket.params[:SESSION_BYTES].hex(), ticket.count, deadline_us / 1_000_000)
-        for live in asked
-        for ticket, deadline_us in live()
-    ]
 
 
 CHART_WIDTH, CHART_HEIGHT = 120, 24

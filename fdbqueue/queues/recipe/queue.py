@@ -15,11 +15,11 @@ The handle has the options of a queue, and the ways of its verbs into a transact
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import msgspec
 
-from fdbqueue.core import limits, observing
+from fdbqueue.core import limits, line, observing
 from fdbqueue.core.arguments import (
     checked_batch,
     checked_batch_count,
@@ -63,6 +63,10 @@ from fdbqueue.core.runtime import Stop
 from fdbqueue.core.seam import AnyDatabase, DatabaseOrTransaction, Transaction
 from fdbqueue.core.unreadable import Aside, KeepsAside
 from fdbqueue.queues.recipe.calls import Holder, QueueCalls, RecipeParts, SimpleCalls, begin, partitions_of
+
+if TYPE_CHECKING:
+    from fdbqueue.core.line.waiting import WaitingCall
+
 
 Calls = QueueCalls | SimpleCalls
 """The calls of a queue given a database. One instance per process and database, shared by its threads."""
@@ -460,6 +464,24 @@ class Queue(Enqueuing, Dequeuing, KeepsAside):
         """
         recipe = self._recipe_of(tr)
         run(tr, lambda tr: recipe.clear(writable(tr)))
+
+    def waiting(self, tr: DatabaseOrTransaction, limit: int) -> "list[WaitingCall]":
+        """The calls that wait for values, in the order of the line: the first `limit`, at most
+        limits.BATCH_ITEMS_MAX.
+
+        Reads: by snapshot.
+        Conflicts: none.
+        Raises: InvalidArgument.
+        Round trips: 1.
+        """
+        most, recipe, now_us = checked_limit(limit), self._recipe_of(tr), runtime_in(tr).now_us()
+
+        def look(tr: Transaction) -> "list[WaitingCall]":
+            recipe.zero.guard(tr)()
+            lines = [*(part.line for part in recipe.holding()), recipe.wide.line]
+            return line.waiting.waiting_in(tr, None, lines, now_us, most)
+
+        return run(tr, lambda tr: look(writable(tr)))
 
     def partitions(self, tr: DatabaseOrTransaction) -> list[Partition]:
         """The partitions that may hold a value, by number. A queue without partitions is its own only one.
