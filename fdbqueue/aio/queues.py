@@ -362,6 +362,7 @@ class FairTaking(Face[FT]):
         return (False, None) if handed is None else (True, handed.item)
 
     give_back = awaited(BlockingFairTaking.give_back)
+    peek = awaited(BlockingFairTaking.peek)
     size = awaited(BlockingFairTaking.size)
 
 
@@ -445,6 +446,8 @@ class FairQueue(FairPutting[BlockingFairQueue], FairTaking[BlockingFairQueue], A
 
     @constructor_of(BlockingFairQueue)
     def __init__(self) -> None: ...
+
+    named = Maker(BlockingFairQueue.named)
 
     def producer(self) -> FairProducer:
         """As `fdbqueue.FairQueue.producer`."""

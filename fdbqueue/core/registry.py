@@ -50,6 +50,8 @@ from fdbqueue.core.seam import EXACT, DatabaseOrTransaction, Transaction, Value
 
 PLAIN = "queue"
 """The kind of recipe queues."""
+FAIR_ITEMS = "fair-items"
+"""The kind of named fair queues."""
 PIECES = "elements"
 """The kind of element queues with pieces by name."""
 SIMPLE = "simple-elements"

@@ -20,7 +20,7 @@ from fdb.subspace_impl import Subspace
 from fdbqueue.core import limits
 from fdbqueue.core.errors import DefinitionUnreadable, InvalidArgument, ScheduleUnreadable
 from fdbqueue.core.partitions import Plan, plan_of, prefix_of
-from fdbqueue.core.registry import PIECES, PLAIN, SIMPLE, UNPACKING, Definition, Registry
+from fdbqueue.core.registry import FAIR_ITEMS, PIECES, PLAIN, SIMPLE, UNPACKING, Definition, Registry
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.seam import EXACT, KeyValue, ReadTransaction, Transaction
 from fdbqueue.core.sessions.workers import LiveWorkers
@@ -526,6 +526,9 @@ def _look_at(registry: Registry, definition: Definition, keys: int) -> Look:
         return TaskLook(shape_of(registry, definition), keys).ask
     if definition.kind == PLAIN:
         return _look_at_items(definition, contents)
+    if definition.kind == FAIR_ITEMS:
+        fair = TaskKeys(contents)
+        return _item_look(definition, [fair.counters], Aside(fair.prefix, fair.line))
     if definition.kind in (PIECES, SIMPLE):
         elements = ElementKeys(contents)
         return _item_look(definition, [elements.count], Aside(elements.prefix, elements.aside))

@@ -11,12 +11,13 @@ that the line has handed out, little-endian.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fdb import tuple as layer
 
-from fdbqueue.core import limits, line, observing
+from fdbqueue.core import limits, observing
 from fdbqueue.core.arguments import (
     WHOLE_MAX,
     checked_function,
@@ -28,7 +29,7 @@ from fdbqueue.core.arguments import (
     require_finished,
     writable,
 )
-from fdbqueue.core.codec import PayloadCodec, codec_named
+from fdbqueue.core.codec import PayloadCodec, checked_codec, codec_named
 from fdbqueue.core.database import (
     Database,
     Grant,
@@ -40,23 +41,32 @@ from fdbqueue.core.database import (
     runtime_in,
     runtime_of,
 )
-from fdbqueue.core.errors import FairQueueFull
+from fdbqueue.core.errors import FairQueueFull, InvalidArgument
 from fdbqueue.core.line.decision import Delivery, LineKeys, Offer, Untimed
 from fdbqueue.core.line.staging import Line
 from fdbqueue.core.line.taking import Taker, Takes
 from fdbqueue.core.once import run_in, writes
 from fdbqueue.core.page import checked_limit, no_place, place_bytes, place_text, within_bytes
-from fdbqueue.core.registry import Definition, Registry, SubspaceGuard
+from fdbqueue.core.registry import (
+    FAIR_ITEMS,
+    Definition,
+    Guard,
+    Registry,
+    SubspaceGuard,
+    exists_already,
+    require_options,
+)
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.core.runtime import Stop
 from fdbqueue.core.seam import AnyDatabase, DatabaseOrTransaction, Transaction
 from fdbqueue.core.unreadable import NOT_READ, KeepsAside, Passed, located, shown
+from fdbqueue.queues.recipe.calls import Holder
 from fdbqueue.queues.recipe.queue import ItemHandle
 from fdbqueue.tasks import edges
 from fdbqueue.tasks.capacity import admit
 from fdbqueue.tasks.change import Change, ask_payloads, clear_payload
 from fdbqueue.tasks.looking import KeyStatistics, busiest_keys, checked_keys
-from fdbqueue.tasks.options import Draft, Settings, checked_units, key_bytes, packed_weights
+from fdbqueue.tasks.options import Draft, Settings, as_given, checked_units, key_bytes, packed_weights
 from fdbqueue.tasks.ready import Ready
 from fdbqueue.tasks.shape import NO_RECORD, Shape
 from fdbqueue.tasks.stored.keyed import Fair
@@ -81,6 +91,24 @@ FLOOR_MAX = 2**62
 """A floor beyond is damage: no index gets there."""
 
 
+FAIR_OPTIONS = ("capacity", "weights", "codec")
+BY_FUNCTION: Any = object()
+"""In place of a key: that of the key function."""
+
+
+def stored_options(
+    capacity: int | None = None,
+    weights: Mapping[Any, int] | None = None,
+    codec: str = "json",
+    type: Any = None,
+) -> dict[str, Any]:
+    """The options of a named queue, as they are stored. Raises: InvalidArgument, UnknownCodec."""
+    if capacity is not None:
+        checked_whole("capacity", capacity, 0, WHOLE_MAX)
+    packed = None if weights is None else packed_weights("weights", weights)
+    return {"capacity": capacity, "weights": packed, "codec": checked_codec(codec, type)}
+
+
 def draft(payload: bytes, key: bytes, cost: int) -> Draft:
     return Draft(None, payload, 0, key, cost, NEVER_US, NEVER_US, 0)
 
@@ -94,11 +122,18 @@ class FairItems(Untimed):
     """The `Source` of its line."""
 
     def __init__(
-        self, registry: Registry, keys: TaskKeys, codec: PayloadCodec, weights: Mapping[str, int] | None
+        self,
+        registry: Registry,
+        keys: TaskKeys,
+        codec: PayloadCodec,
+        weights: Mapping[str, int] | None,
+        guard: Guard | None = None,
+        name: str = "",
     ) -> None:
-        definition = Definition(repr(keys.prefix), 0, "fair", Settings(weights=weights).to_options())
+        definition = Definition(name or repr(keys.prefix), 0, "fair", Settings(weights=weights).to_options())
         self.name = definition.name
-        self.guard = SubspaceGuard(keys.prefix, keys.is_key, registry.keys.prefix).ask_until_known
+        own = SubspaceGuard(keys.prefix, keys.is_key, registry.keys.prefix).ask_until_known
+        self.guard: Guard = own if guard is None else guard
         self.shape = Shape(registry, definition, keys, self.guard, codec)
         self.keys = keys
         self.codec = codec
@@ -142,6 +177,30 @@ class FairItems(Untimed):
         check, counters = self.guard(tr), tr.snapshot.get(self.keys.counters)
         check()
         return count_of(counters.value)
+
+    # For a `Holder`: one item at a time, since results are read by key, which is no order of rounds.
+
+    held_max = 1
+
+    def holding_source(self) -> "FairItems":
+        return self
+
+    def going_by_plan(self, _: Transaction) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def hold_back(self, tr: Transaction, offers: Sequence[Offer]) -> tuple[list[Offer], list[Any]]:
+        """As Recipe.hold_back."""
+        self.claim(tr, offers)
+        kept, values = list[Offer](), list[Any]()
+        asked = ask_payloads(tr, self.keys, [offer.item for offer in offers])
+        for offer, payload in zip(offers, asked, strict=True):
+            try:
+                values.append(self.codec.decode(payload()))
+                kept.append(offer)
+            except NOT_READ:
+                self._consume(tr, [offer.item])
+                self._sort_out(tr, [offer.item], [payload])
+        return kept, values
 
     # The line's Source.
 
@@ -282,30 +341,36 @@ class FairHandle(ItemHandle[FairCalls]):
         self,
         subspace: Any,
         *,
-        key: Callable[[Any], Any],
+        key: Callable[[Any], Any] | None,
         capacity: int | None = 128,
         weights: Mapping[Any, int] | None = None,
         codec: str = "json",
         type: Any = None,
         root: Any = DEFAULT_ROOT,
+        guard: Guard | None = None,
+        name: str = "",
     ) -> None:
-        """Raises: InvalidArgument, DeferredBody, UnknownCodec; WrongType for the subspace."""
+        """`key`: the key function; None if each put gives its key. `guard`, `name`: those of a named queue.
+
+        Raises: InvalidArgument, DeferredBody, UnknownCodec; WrongType for the subspace.
+        """
         if capacity is not None:
             checked_whole("capacity", capacity, 0, WHOLE_MAX)
         packed = None if weights is None else packed_weights("weights", weights)
-        self._key = checked_function("key", key)
+        self._key = None if key is None else checked_function("key", key)
         self._capacity = capacity
         self._codec = codec_named(codec, type)
         prefix = checked_prefix("subspace", subspace)
         registry = Registry(root)
-        self._name, self._receipts = "", registry.keys
-        self._items = FairItems(registry, TaskKeys(subspace), self._codec, packed)
+        self._name, self._receipts = name, registry.keys
+        self._items = FairItems(registry, TaskKeys(subspace), self._codec, packed, guard, name)
         self._aside, self._ask_exists = self._items.aside, self._items.guard
         weighed = frozenset((packed or {}).items())
         self._service = ("fair", prefix, self._codec.key, weighed, self._receipts.prefix)
 
     def _shown(self) -> dict[str, Any]:
-        return {"prefix": self._items.keys.prefix, "capacity": self._capacity}
+        named = {"name": self._name} if self._name else {"prefix": self._items.keys.prefix}
+        return {**named, "capacity": self._capacity}
 
     def _new_calls(self, database: Database) -> FairCalls:
         return FairCalls(database, self._items, self._receipts)
@@ -313,8 +378,12 @@ class FairHandle(ItemHandle[FairCalls]):
     def _take_within(self, tr: Transaction, count: int, now_us: int) -> Sequence[Handed]:
         return self._items.taker.take(tr, count, b"", now_us).values
 
-    def _draft(self, item: Any, payload: bytes, cost: int) -> Draft:
-        return draft(payload, key_bytes(require_finished("the key function", self._key(item))), cost)
+    def _draft(self, item: Any, payload: bytes, cost: int, key: Any) -> Draft:
+        if key is BY_FUNCTION:
+            if self._key is None:
+                raise InvalidArgument(name="key", wanted="given: the queue has no key function", got=None)
+            key = require_finished("the key function", self._key(item))
+        return draft(payload, key_bytes(key), cost)
 
 
 class FairPutting(FairHandle):
@@ -322,8 +391,8 @@ class FairPutting(FairHandle):
 
     __slots__ = ()
 
-    def put(self, tr: DatabaseOrTransaction, item: Any, *, cost: int = 1) -> None:
-        """Add an item; it counts as `cost` items of its key.
+    def put(self, tr: DatabaseOrTransaction, item: Any, *, cost: int = 1, key: Any = BY_FUNCTION) -> None:
+        """Add an item; it counts as `cost` items of its `key`, or else of the one of the key function.
 
         Reads: by snapshot, the last item, the size, and how the key stands.
         Writes: the item, the size.
@@ -336,29 +405,29 @@ class FairPutting(FairHandle):
         cost = checked_units("cost", cost)
         if observing.observers:
             with self._observed(tr, "put"):
-                self._put_item(tr, item, payload, cost)
+                self._put_item(tr, item, payload, cost, key)
         else:
-            self._put_item(tr, item, payload, cost)
+            self._put_item(tr, item, payload, cost, key)
 
-    def _put_item(self, tr: DatabaseOrTransaction, item: Any, payload: bytes, cost: int) -> None:
+    def _put_item(self, tr: DatabaseOrTransaction, item: Any, payload: bytes, cost: int, key: Any) -> None:
         if self._capacity is None and not is_transaction(tr):
-            self._calls_of(tr).put(self._draft(item, payload, cost))
+            self._calls_of(tr).put(self._draft(item, payload, cost, key))
             return
         runtime = runtime_in(tr)
         random, now_us = runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES), runtime.now_us()
-        put = partial(self._put, item=item, payload=payload, cost=cost, random=random, now_us=now_us)
+        make = partial(self._draft, item, payload, cost, key)
+        put = partial(self._put, item=item, make=make, random=random, now_us=now_us)
         run_in(tr, self._receipts, put)
 
     def _put(
-        self, tr: Transaction, *, item: Any, payload: bytes, cost: int, random: bytes, now_us: int
+        self, tr: Transaction, *, item: Any, make: Callable[[], Draft], random: bytes, now_us: int
     ) -> None:
         if self._capacity is not None:
             size = self._items.admit(tr, self._capacity, random)
             if size is not None:
                 raise FairQueueFull(item=item, current_size=size, capacity=self._capacity)
         # Only now: the key function must not be called for an item that has no room.
-        new = self._draft(item, payload, cost)
-        self._items.append(tr, [new], random, now_us)
+        self._items.append(tr, [make()], random, now_us)
 
 
 class FairTaking(FairHandle):
@@ -395,13 +464,35 @@ class FairTaking(FairHandle):
         found = self._taken(tr, "take", 1, timeout_s, stop)
         return found[0] if found else None
 
-    def give_back(self, tr: DatabaseOrTransaction, item: Any, *, cost: int = 1) -> None:
+    def peek(self, tr: DatabaseOrTransaction, default: Any = None) -> Any:
+        """The next item, which stays; `default` if there is none.
+
+        Reads: the next item, by snapshot.
+        Conflicts: none.
+        """
+        items, now_us = self._items, runtime_in(tr).now_us()
+
+        def first(tr: Transaction) -> Any:
+            check, found = items.guard(tr), items.available(tr, 1, now_us)
+            check()
+            asked = ask_payloads(tr.snapshot, items.keys, [offer.item for offer in found])
+            return items.codec.decode(asked[0]()) if asked else default
+
+        return run(tr, lambda tr: first(writable(tr)))
+
+    def holder(self, db: AnyDatabase) -> Holder:
+        """As `Queue.holder`, one item at a time."""
+        return Holder(as_database(db), self._receipts, self._items)
+
+    def give_back(
+        self, tr: DatabaseOrTransaction, item: Any, *, cost: int = 1, key: Any = BY_FUNCTION
+    ) -> None:
         """Put an item again, whatever the capacity: for a caller that has taken it and cannot use it.
 
         It counts as newly put. All else is as in `put`.
         """
         payload = checked_payload(self._codec.encode(item))
-        new = self._draft(item, payload, checked_units("cost", cost))
+        new = self._draft(item, payload, checked_units("cost", cost), key)
         if is_transaction(tr):
             runtime = runtime_of(tr)
             random = runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES)
@@ -499,6 +590,47 @@ class FairQueue(FairPutting, FairTaking, KeepsAside):
 
     __slots__ = ()
 
+    @classmethod
+    def named(
+        cls,
+        target: DatabaseOrTransaction,
+        name: str,
+        *,
+        key: Callable[[Any], Any] | None = None,
+        capacity: int | None = None,
+        weights: Mapping[Any, int] | None = None,
+        codec: str | None = None,
+        type: Any = None,
+        create: bool = True,
+        root: Any = DEFAULT_ROOT,
+    ) -> "FairQueue":
+        """The queue registered as `name`, which tools know. With `create`, it is registered now if there is
+        none.
+
+        Its capacity (None for no bound), weights and codec are chosen when it is created. The key function
+        and the `type` belong to this handle. After a drop, a call raises QueueDropped.
+        Raises: QueueNotFound without `create`; QueueKindMismatch; QueueExists for one with other options;
+        InvalidArgument.
+        """
+        registry = Registry(root)
+        wished: dict[str, Any] = dict(zip(FAIR_OPTIONS, (capacity, weights, codec), strict=True))
+        asked = {option: value for option, value in wished.items() if value is not None}
+        options = stored_options(**asked, type=type)
+        if key is not None:
+            checked_function("key", key)
+        found = (
+            registry.find_or_create(target, name, FAIR_ITEMS, options)
+            if create
+            else registry.find(target, name, FAIR_ITEMS)
+        )
+        require_options(found, FAIR_OPTIONS)
+        there = as_given(found.options)
+        error = exists_already(name, found.kind, there, asked)
+        if error.differing:
+            raise error
+        guard, contents = registry.guard(found), registry.contents(found)
+        return cls(contents, key=key, type=type, root=root, guard=guard, name=name, **there)
+
     def key_statistics(self, tr: DatabaseOrTransaction, limit: int) -> list[KeyStatistics]:
         """The keys with the most waiting items: exact, and chosen, as in TaskQueue.key_statistics."""
         checked_keys(limit)
@@ -507,13 +639,7 @@ class FairQueue(FairPutting, FairTaking, KeepsAside):
 
     def waiting(self, tr: DatabaseOrTransaction, limit: int) -> "list[WaitingCall]":
         """The calls that wait for items. All else is as in `Queue.waiting`."""
-        most, now_us = checked_limit(limit), runtime_in(tr).now_us()
-
-        def look(tr: Transaction) -> "list[WaitingCall]":
-            self._items.guard(tr)()
-            return line.waiting.waiting_in(tr, None, [self._items.line], now_us, most)
-
-        return run(tr, lambda tr: look(writable(tr)))
+        return self._waiting_in(tr, limit, lambda: [self._items.line])
 
     def snapshot(
         self, tr: DatabaseOrTransaction, limit: int = limits.BATCH_ITEMS_MAX, *, after: str | None = None

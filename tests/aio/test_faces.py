@@ -36,6 +36,7 @@ FUNCTIONS = ["diagnose", "fire_due", "list_queues", "list_schedules", "statistic
 LEFT_OUT = {
     ("QueueConsumer", "holder"): "as that of Queue",
     ("Queue", "holder"): "it is for a reader that may crash between two lines of a pipe",
+    **dict.fromkeys((("FairConsumer", "holder"), ("FairQueue", "holder")), "as that of Queue"),
     ("Session", "ask"): "it returns a check within a blocking transaction",
 }
 SET_BY_INIT = {"id", "lost", "name", "path", "ttr"}

@@ -175,6 +175,7 @@ class Program:
             held = fair.take(db, 0)
             assert held is not None
             self._token = fair.detach(db, held, 1e6)
+        with fdbqueue.open(self.url) as db:  # the session of the take has ended
             fdbqueue.Queue.named(db, "plain").enqueue_many(db, [1, 2])
             simple = fdbqueue.SimpleElementQueue.named(db, "simple")
             self._name = simple.add(db, b"x")

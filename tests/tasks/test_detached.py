@@ -6,13 +6,14 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue import Database, Limit, TaskQueue, verify
+from fdbqueue import Database, Limit, TaskQueue, aio, verify
 from fdbqueue.core.database import run
 from fdbqueue.core.errors import InvalidArgument, NotTaken
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.core.task import Failure, TaskState
 from fdbqueue.tasks.detached import forget
 from fdbqueue.tasks.options import kind_names
+from tests.aio.support import on_memory
 from tests.tasks.partitions import MakeParted
 from tests.tasks.support import Bench, MakeBench, StillClock
 
@@ -254,6 +255,15 @@ def test_with_partitions_it_finds_its_task(parted: MakeParted, clock: StillClock
     clock.advance(61)
     b.settle()
     assert verify(b.db, root=b.root).findings == ()
+
+
+@on_memory
+async def test_awaited(db: aio.Database) -> None:
+    queue = await aio.TaskQueue.create(db, "q")
+    await queue.put(db, "x")
+    token = await queue.detach(db, await queue.take(db, 0), 60)
+    acked = await queue.ack(db, await queue.leased(db, token))
+    assert (acked.data, await queue.waiting(db, 1)) == ("x", [])
 
 
 def test_on_each_engine_another_database_acts_under_it(db: Database, url: str, space: Subspace) -> None:

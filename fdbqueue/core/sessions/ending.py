@@ -225,7 +225,7 @@ def _enders() -> list[Ender]:
     return [resolve_name(name) for name in ENDERS]
 
 
-SESSIONLESS = frozenset({"queue", "elements", "simple-elements", "importing"})
+SESSIONLESS = frozenset({"queue", "fair-items", "elements", "simple-elements", "importing"})
 """Kinds of queues that hold nothing for a session. The tasks of an import come without leases."""
 
 

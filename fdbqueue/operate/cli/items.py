@@ -1,4 +1,4 @@
-"""`put`, in batches of one transaction each; `get`, `peek`, `size` and `clear`, which are for plain queues.
+"""`put`, in batches of one transaction each; `get`, `peek` and `size` of queues of items; and `clear`.
 
 An item leaves the queue when its line has been read, not before. A pipe accepts dozens of lines before its
 reader reads the first, and drops them if the reader ends. So each line is written after the one before it was
@@ -20,10 +20,10 @@ import click
 
 from fdbqueue.core import limits
 from fdbqueue.core.database import Database
-from fdbqueue.core.errors import QueueFull, TooMuchForOneTransaction
+from fdbqueue.core.errors import FairQueueFull, QueueFull, TooMuchForOneTransaction
 from fdbqueue.core.once import run_once
 from fdbqueue.core.page import every_row
-from fdbqueue.core.registry import PLAIN
+from fdbqueue.core.registry import FAIR_ITEMS, PLAIN
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.seam import Transaction
 from fdbqueue.core.signals import Signals
@@ -49,6 +49,7 @@ from fdbqueue.operate.cli.frame import (
 from fdbqueue.operate.cli.session import CREATE_HERE, ELEMENT_KINDS, Place
 from fdbqueue.operate.cli.show import Row, columns, paged, task_row
 from fdbqueue.operate.cli.wording import LineReader, line_of, option_named
+from fdbqueue.queues.fair import FairQueue
 from fdbqueue.queues.recipe.queue import Queue
 from fdbqueue.tasks.options import OnConflict
 
@@ -124,11 +125,22 @@ def _check_unique(options: dict[str, Any], data: Sequence[str]) -> None:
 
 def _sink(here: Here, database: Database, name: str, kind: str, options: dict[str, Any]) -> tuple[Sink, int]:
     """Return the function that puts values, and the largest number of values for one transaction."""
-    if kind == PLAIN:
-        given = [*map(option_named, options), *(["--json"] if here.as_json else [])]
+    if kind in (PLAIN, FAIR_ITEMS):
+        ours, told = ((), "plain") if kind == PLAIN else (("key", "cost"), "fair")
+        others = [option_named(option) for option in options if option not in ours]
+        given = [*others, *(["--json"] if here.as_json else [])]
         if given:
-            wanted = f"for task queues, and {name!r} is a plain queue: `fdbqueue create` makes another one"
+            wanted = f"for task queues, and {name!r} is a {told} queue: `fdbqueue create` makes another one"
             raise click.UsageError(f"{', '.join(given)} {'is' if len(given) == 1 else 'are'} {wanted}")
+    if kind == FAIR_ITEMS:
+        fair = FairQueue.named(database, name, create=False, root=here.root)
+
+        def put_each(values: Sequence[Any]) -> None:
+            for value in values:
+                fair.put(database, value, **{"key": None, **options})
+
+        return put_each, 1
+    if kind == PLAIN:
         plain = Queue.named(database, name, root=here.root)
         return lambda values: plain.enqueue_many(database, values), limits.BATCH_ITEMS_MAX
     queue = here.tasks_in(database, name)
@@ -163,7 +175,8 @@ def _counted(sink: Sink, queue: str) -> Iterator[Sink]:
     except QueueFull as full:
         if not done:
             raise
-        held = f"it holds {counted(full.current_size, 'task')}, its capacity is {full.capacity}"
+        noun = "item" if isinstance(full, FairQueueFull) else "task"
+        held = f"it holds {counted(full.current_size, noun)}, its capacity is {full.capacity}"
         raise Refused(f"The first {done} were put. Then the queue {queue!r} was full: {held}.") from None
 
 
@@ -229,11 +242,11 @@ def get(here: Here, queue: str, count: int, wait_s: float) -> None:
 
     An item leaves the queue when its line was written; on a pipe, when the line was read, and only then is
     the next one written. After Ctrl-C, or when the reader closes the pipe, the other items are back in their
-    places. After a crash they come back within seconds; the item of the last line may come back too. For
-    tasks, use `work`, which runs a handler for each. With --json, each line is an object with the item as its
-    `data`.
+    places; in a fair queue, they count as newly put. After a crash they come back within seconds; the item of
+    the last line may come back too. For tasks, use `work`, which runs a handler for each. With --json, each
+    line is an object with the item as its `data`.
     """
-    with here.queue(queue) as (database, found):
+    with here.items(queue) as (database, found):
         holder = found.holder(database)
         if not get_lines(database, holder, here.out(), here.signals, count, wait_s, _line(here)):
             raise Refused(f"{queue!r} is empty")
@@ -245,7 +258,7 @@ def peek(here: Here, queue: str) -> None:
 
     With --json, an object has the item as its `data`.
     """
-    with here.queue(queue) as (database, found):
+    with here.items(queue) as (database, found):
         value = found.peek(database, _NOTHING)
     if value is _NOTHING:
         raise Refused(f"{queue!r} is empty")
@@ -262,7 +275,7 @@ def size(here: Here, queue: str) -> None:
 
     With --json, an object has it as `items`.
     """
-    with here.queue(queue) as (database, found):
+    with here.items(queue) as (database, found):
         items = found.size(database)
     here.print({"queue": queue, "items": items} if here.as_json else items)
 
@@ -385,7 +398,7 @@ def aside(
 def _queue(place: Place, database: Database, name: str) -> KeepsAside:
     """Open the queue of that name, of any kind. Raises CommandError."""
     found = place.definition(database, name)
-    return place.elements_in(found) if found.kind in ELEMENT_KINDS else place.partitioned_in(database, found)
+    return place.elements_in(found) if found.kind in ELEMENT_KINDS else place.lined_in(database, found)
 
 
 def _entries(database: Database, queue: KeepsAside) -> Iterator[SetAside]:

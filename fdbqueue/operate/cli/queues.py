@@ -15,7 +15,7 @@ import click
 from fdbqueue.core.database import Database
 from fdbqueue.core.errors import DefinitionUnreadable, ImportUnfinished, LayoutNewer, QueueBusy, QueueExists
 from fdbqueue.core.partitions import Partition, PartitionState, Repartition
-from fdbqueue.core.registry import PLAIN, exists_already, told_option
+from fdbqueue.core.registry import FAIR_ITEMS, PLAIN, exists_already, told_option
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.signals import Interrupted
 from fdbqueue.core.visible import counted
@@ -63,10 +63,16 @@ from fdbqueue.operate.spreading import (
     sharing,
 )
 from fdbqueue.operate.spreading import dropped as dropped_in
+from fdbqueue.queues.fair import FAIR_OPTIONS
+from fdbqueue.queues.fair import stored_options as fair_options
 from fdbqueue.queues.recipe.queue import Queue, stored_options
 from fdbqueue.tasks.limits.limit import walk_all
-from fdbqueue.tasks.options import kind_names
+from fdbqueue.tasks.options import as_given, kind_names
 from fdbqueue.tasks.queue import TaskQueue
+
+CREATED = "is created"
+_OF_ITEMS = {PLAIN: ("codec", "partitions"), FAIR_ITEMS: FAIR_OPTIONS}
+"""The options of the kinds that are not of tasks."""
 
 
 @command(cli)
@@ -83,7 +89,9 @@ def queues(here: Here) -> None:
 
 @command(cli)
 @click.argument("queue", metavar="QUEUE")
-@click.option("--kind", type=click.Choice([PLAIN, *kind_names()]), help="[the first with these options]")
+@click.option(
+    "--kind", type=click.Choice([PLAIN, FAIR_ITEMS, *kind_names()]), help="[the first with these options]"
+)
 @queue_options
 @click.option("--if-not-exists", is_flag=True, help="succeed if QUEUE exists with the given options")
 @click.option("--any-options", is_flag=True, help="with --if-not-exists: whatever its kind and options")
@@ -92,6 +100,7 @@ def create(
 ) -> None:
     """Create QUEUE, a queue of tasks, or with --kind queue a plain queue of items.
 
+    fair-items: items in rounds over their keys, without leases; with --capacity and --weight.
     fifo: the oldest task first. fifottl: the lowest priority first, with ttl, ttr and delay. limfifottl: as
     fifottl, with a capacity. utube, utubettl: one task of a key at a time, in order. fair: keys in rounds.
     bag: no order, with ttl, ttr and delay. Without --kind it is the first that has the options given, so
@@ -100,10 +109,10 @@ def create(
     """
     options["weights"] = dict(map(weight_of, options["weights"]))
     given = {name: value for name, value in options.items() if value not in (None, (), {})}
-    of_tasks = [name for name in given if name not in ("codec", "partitions")]
-    if kind == PLAIN and of_tasks:
+    of_tasks = [name for name in given if name not in _OF_ITEMS.get(kind or "", given)]
+    if of_tasks:
         raise click.UsageError(f"{option_named(of_tasks[0])} is for task queues")
-    told = "is created"
+    told = CREATED
     trial = partial(_create, place=here, name=queue, kind=kind, given=given)
     with here.made(trial, create=True, cure=CREATE_DATABASE) as database:
         try:
@@ -113,7 +122,8 @@ def create(
                 raise
             told = "exists already"
         row = queue_row(here, database, here.definition(database, queue))
-    here.tell(f"{queue!r} {told}, of kind {row['kind']}{_in_force(row)}", row)
+    message = f"{queue!r} {told}, of kind {row['kind']}{_in_force(row)}"
+    here.tell(message, {**row, "created": told == CREATED})
 
 
 def weight_of(text: str) -> tuple[Any, int]:
@@ -128,14 +138,17 @@ def weight_of(text: str) -> tuple[Any, int]:
 
 def _create(database: Database, place: Place, name: str, kind: str | None, given: dict[str, Any]) -> None:
     """Create a queue; the error of one that exists tells where it differs from what was given."""
-    if kind != PLAIN:
+    if kind not in _OF_ITEMS:
         TaskQueue.create(database, name, kind, root=place.root, **given)
         return
-    options = stored_options(given.get("codec", "json"), given.get("partitions", 1))
+    if kind == PLAIN:
+        options = stored_options(given.get("codec", "json"), given.get("partitions", 1))
+    else:
+        options = fair_options(**given)
     try:
-        place.registry.create(database, name, PLAIN, options)
+        place.registry.create(database, name, kind, options)
     except QueueExists as there:
-        raise exists_already(name, there.kind, there.options, {"kind": PLAIN, **given}) from None
+        raise exists_already(name, there.kind, as_given(there.options), {"kind": kind, **given}) from None
 
 
 def _in_force(row: Row) -> str:
@@ -179,7 +192,8 @@ def waiting(here: Here, queue: str, count: int) -> None:
     Columns: the number of tasks or items that it waits for, its process, its session and the name of that,
     the time since its begin, and the time to its end, unless it renews itself. `get --wait` is in no line.
     """
-    with here.partitioned(queue) as (database, found):
+    with here.database() as database:
+        found = here.lined_in(database, here.definition(database, queue))
         calls, now = found.waiting(database, count), database.runtime.now()
     rows = [{**asdict(one), "for_s": max(0.0, now - one.since), "left_s": one.until - now} for one in calls]
     here.show(rows, WAITING_COLUMNS)
@@ -215,7 +229,9 @@ def drop(here: Here, queue: str, yes: bool) -> None:
         is_import = False
         try:
             found = here.definition(database, queue)
-            tasks = None if found.kind in (PLAIN, *ELEMENT_KINDS) else here.tasks_in(database, queue)
+            tasks = (
+                None if found.kind in (PLAIN, FAIR_ITEMS, *ELEMENT_KINDS) else here.tasks_in(database, queue)
+            )
             row = queue_row(here, database, found)
             items = row["tasks"]["total"] if "tasks" in row else row.get("items", 0)
             there = f"the {counted(items, 'item')}"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from fdb.subspace_impl import Subspace
 
+from fdbqueue import queues as late_queues
 from fdbqueue import tasks as late
 from fdbqueue.core.database import Database, require_answer
 from fdbqueue.core.errors import (
@@ -25,7 +26,7 @@ from fdbqueue.core.errors import (
 from fdbqueue.core.open import DIRECTORY_SCHEMES, PRIVATE_URL, shared_url, url_from_environment
 from fdbqueue.core.open import open as open_database
 from fdbqueue.core.page import every_row
-from fdbqueue.core.registry import PIECES, PLAIN, SIMPLE, Definition, Registry
+from fdbqueue.core.registry import FAIR_ITEMS, PIECES, PLAIN, SIMPLE, Definition, Registry
 from fdbqueue.core.root_keys import DEFAULT_ROOT
 from fdbqueue.core.seam import engine_errors
 from fdbqueue.core.visible import text_of
@@ -35,6 +36,7 @@ from fdbqueue.tasks.options import is_kind
 
 if TYPE_CHECKING:
     from fdbqueue.queues.elements.queue import SimpleElementQueue
+    from fdbqueue.queues.fair import FairQueue
     from fdbqueue.queues.recipe.queue import Queue
     from fdbqueue.tasks.queue import TaskQueue
 
@@ -162,6 +164,25 @@ class Place:
             yield database, queue
 
     @contextmanager
+    def items(self, name: str) -> "Iterator[tuple[Database, Queue | FairQueue]]":
+        """Open the queue of items of that name, plain or fair. Raises CommandError if there is none."""
+        with self.database() as database:
+            found = self.definition(database, name, CREATE_PLAIN)
+            if found.kind not in (PLAIN, FAIR_ITEMS):
+                raise CommandError(of_another_kind(name, found.kind))
+            yield database, self.items_in(database, found)
+
+    def items_in(self, database: Database, found: Definition) -> "Queue | FairQueue":
+        if found.kind == FAIR_ITEMS:
+            return late_queues.fair.FairQueue.named(database, found.name, create=False, root=self.root)
+        return recipe.queue.Queue.named(database, found.name, create=False, root=self.root)
+
+    def lined_in(self, database: Database, found: Definition) -> "Queue | FairQueue | TaskQueue":
+        """Return the queue, of a kind with a line. Raises CommandError."""
+        of_items = found.kind in (PLAIN, FAIR_ITEMS)
+        return self.items_in(database, found) if of_items else self.tasks_in(database, found.name)
+
+    @contextmanager
     def tasks(self, name: str) -> "Iterator[tuple[Database, TaskQueue]]":
         """Open the task queue of that name. Raises CommandError if there is none."""
         with self.database() as database:
@@ -269,6 +290,8 @@ def nearest(name: str, names: Iterable[str]) -> list[str]:
 
 def of_another_kind(name: str, kind: str) -> str:
     """The message of a command that is not for queues of that kind. It tells the commands that are."""
+    if kind == FAIR_ITEMS:
+        return f"{name!r} is a fair queue, of items without leases: put, get, peek, size, waiting"
     if kind == PLAIN:
         return f"{name!r} is a plain queue, of items without leases: put, get, peek, size, clear"
     if kind in ELEMENT_KINDS:

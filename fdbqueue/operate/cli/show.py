@@ -16,7 +16,7 @@ from fdbqueue import tasks as late
 from fdbqueue.core.database import Database, run
 from fdbqueue.core.errors import DefinitionUnreadable, QueueNotFound, RecordUnreadable, TaskNotFound
 from fdbqueue.core.page import Page
-from fdbqueue.core.registry import PLAIN, UNREADABLE, Definition
+from fdbqueue.core.registry import FAIR_ITEMS, PLAIN, UNREADABLE, Definition
 from fdbqueue.core.signals import Signals
 from fdbqueue.core.task import Task, TaskState
 from fdbqueue.core.unreadable import Unreadable
@@ -170,6 +170,10 @@ def queue_row(place: Place, database: Database, definition: Definition, *, sweep
         queue = recipe.queue.Queue.named(database, definition.name, root=place.root, create=False)
         row |= {"options": as_given(definition.options), "items": queue.size(database)}
         return {**row, "unreadable": queue.unreadable(database)}
+    if definition.kind == FAIR_ITEMS:
+        fair = place.items_in(database, definition)
+        row |= {"options": _options_of(definition), "items": fair.size(database)}
+        return {**row, "unreadable": fair.unreadable(database)}
     if definition.kind in ELEMENT_KINDS:
         elements = place.elements_in(definition)
         row |= {"options": dict(definition.options), "items": elements.count(database)}

@@ -31,6 +31,7 @@ from fdbqueue.core.database import Database, as_database, run, runtime_of
 from fdbqueue.core.errors import DefinitionUnreadable, FdbQueueError, WrongType
 from fdbqueue.core.partitions import SharedKeys, plan_of, prefix_of
 from fdbqueue.core.registry import (
+    FAIR_ITEMS,
     PIECES,
     PLAIN,
     SIMPLE,
@@ -85,12 +86,12 @@ from fdbqueue.operate.verify.tasks import TaskChecks
 from fdbqueue.operate.verify.values import Cures, Finding, Verification
 from fdbqueue.queues.elements.base import ElementBase
 from fdbqueue.queues.elements.store import ElementKeys, Elements
-from fdbqueue.queues.fair import FairQueue
+from fdbqueue.queues.fair import FAIR_OPTIONS, FairQueue
 from fdbqueue.queues.recipe.items import QueueKeys, Recipe, size_of
 from fdbqueue.queues.recipe.queue import Queue
 from fdbqueue.tasks.limits.parking import walk_out
 from fdbqueue.tasks.limits.rule import LimitKeys
-from fdbqueue.tasks.options import is_kind
+from fdbqueue.tasks.options import as_given, is_kind
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.tasks.shape import Shape, shape_of
 from fdbqueue.tasks.stored.key_counts import slug_of
@@ -547,6 +548,11 @@ def subject_named(registry: Registry, definition: Definition) -> Subject | None:
     if kind == PLAIN:
         codec_of(definition)  # it judges the options, too
         return _of_plain(registry, definition)
+    if kind == FAIR_ITEMS:
+        require_options(definition, FAIR_OPTIONS)
+        root, options = Subspace((), registry.keys.prefix), as_given(definition.options)
+        fair = FairQueue(contents, key=None, root=root, guard=guard, name=definition.name, **options)
+        return _of_tasks(fair._items.shape, registered=False)
     if kind in (PIECES, SIMPLE):
         require_options(definition, ["schema"] if kind == PIECES else ())
         return _of_elements(Elements(ElementKeys(contents), guard), definition.name, registered=True)

@@ -14,12 +14,12 @@ between, its items come back after limits.REQUEST_DEADLINE_S. A crash may show a
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from operator import attrgetter
-from typing import Any
+from typing import Any, Protocol
 
 from fdb.subspace_impl import Subspace
 
@@ -27,8 +27,8 @@ from fdbqueue.core import limits
 from fdbqueue.core.arguments import checked_count, checked_event, checked_timeout, checked_whole
 from fdbqueue.core.codec import PayloadCodec
 from fdbqueue.core.database import Database, Service, conflict_in, run, runtime_of
-from fdbqueue.core.line.decision import Look, Notice, Offer, Reason, Swept, Ticket, within
-from fdbqueue.core.line.staging import DEADLINE_US, Outcome, Results, Taken
+from fdbqueue.core.line.decision import Look, Notice, Offer, Reason, Source, Swept, Ticket, within
+from fdbqueue.core.line.staging import DEADLINE_US, Line, Outcome, Results, Taken
 from fdbqueue.core.line.taking import Taker, Takes
 from fdbqueue.core.line.wide import (
     WIDE,
@@ -101,6 +101,10 @@ def _returned_first(tr: Transaction, asked: Sequence[tuple[Results, Range]], now
 
 
 class RecipeParts(Partitioned[Recipe]):
+    @property
+    def held_max(self) -> int:
+        return limits.SERVE_MAX
+
     def __init__(
         self,
         subspace: Any,
@@ -260,7 +264,7 @@ class RecipeParts(Partitioned[Recipe]):
             if plan is not None:
                 self.wide.line.results.clear_all(tr)
 
-    def holding_source(self) -> Recipe | WideRecipe:
+    def holding_source(self) -> "HoldingSource":
         """The source of a `Holder`."""
         return self.zero if self.plan is None else self.wide
 
@@ -473,7 +477,24 @@ class SimpleLook:
     """None also for a take without an item that has set a damaged one aside: take again at once."""
 
 
-HoldingSource = Recipe | WideRecipe
+class HoldingSource(Source, Protocol):
+    line: Line
+
+    def hold_back(self, tr: Transaction, offers: Sequence[Offer]) -> tuple[list[Offer], list[Any]]:
+        """As Recipe.hold_back."""
+
+
+class Holdable(Protocol):
+    """A queue of items that a `Holder` takes from."""
+
+    @property
+    def held_max(self) -> int:
+        """Number of items that are held at a time."""
+
+    def holding_source(self) -> HoldingSource: ...
+    def going_by_plan(self, tr: Transaction) -> AbstractContextManager[Any]: ...
+
+
 Held = tuple[HoldingSource, list[Any]]
 """Values that are held, and the source in whose line they lie."""
 
@@ -481,7 +502,7 @@ Held = tuple[HoldingSource, list[Any]]
 class Holder:
     """The first items of one queue, a few at a time: `hold`, show them, `settle`."""
 
-    def __init__(self, database: Database, root: RootKeys, recipe: RecipeParts) -> None:
+    def __init__(self, database: Database, root: RootKeys, recipe: Holdable) -> None:
         self._database = database
         self._runtime = database.runtime
         self._root = root
@@ -493,7 +514,7 @@ class Holder:
         """Hold the first items until `settle`: at most `count` and limits.SERVE_MAX. Return their values."""
         # Made outside the body: a retry after an unknown result finds the items under the same name.
         rid = self._runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES)
-        self._ticket = Ticket(b"", rid, min(checked_count("count", count), limits.SERVE_MAX))
+        self._ticket = Ticket(b"", rid, min(checked_count("count", count), self._recipe.held_max))
         self._source, values = run_once(
             self._database, self._root, self._hold, wrote=lambda held: bool(held[1])
         )

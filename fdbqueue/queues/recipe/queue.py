@@ -53,6 +53,7 @@ from fdbqueue.core.database import (
     runtime_of,
 )
 from fdbqueue.core.errors import InvalidArgument, UnsupportedOption
+from fdbqueue.core.line.staging import Line
 from fdbqueue.core.observing import Call
 from fdbqueue.core.once import run_in
 from fdbqueue.core.page import Page, checked_limit, place_bytes
@@ -112,6 +113,17 @@ class ItemHandle(Handle, Generic[C]):
     def _calls_on(self, database: Database) -> C:
         found: C | None = database.known(self._service)
         return database.service(self._service, self._new_calls) if found is None else found
+
+    def _waiting_in(
+        self, target: DatabaseOrTransaction, limit: int, lines: Callable[[], Sequence[Line]]
+    ) -> "list[WaitingCall]":
+        most, now_us = checked_limit(limit), runtime_in(target).now_us()
+
+        def look(tr: Transaction) -> "list[WaitingCall]":
+            self._ask_exists(tr)()
+            return line.waiting.waiting_in(tr, None, lines(), now_us, most)
+
+        return run(target, lambda tr: look(writable(tr)))
 
     def _observed(
         self, target: DatabaseOrTransaction, name: str, count: int = 1, *, waits: bool = False
@@ -474,14 +486,10 @@ class Queue(Enqueuing, Dequeuing, KeepsAside):
         Raises: InvalidArgument.
         Round trips: 1.
         """
-        most, recipe, now_us = checked_limit(limit), self._recipe_of(tr), runtime_in(tr).now_us()
-
-        def look(tr: Transaction) -> "list[WaitingCall]":
-            recipe.zero.guard(tr)()
-            lines = [*(part.line for part in recipe.holding()), recipe.wide.line]
-            return line.waiting.waiting_in(tr, None, lines, now_us, most)
-
-        return run(tr, lambda tr: look(writable(tr)))
+        recipe = self._recipe_of(tr)
+        return self._waiting_in(
+            tr, limit, lambda: [*(one.line for one in recipe.holding()), recipe.wide.line]
+        )
 
     def partitions(self, tr: DatabaseOrTransaction) -> list[Partition]:
         """The partitions that may hold a value, by number. A queue without partitions is its own only one.
