@@ -138,9 +138,7 @@ def test_a_peek_leaves_the_next_item(db: Database, named: Make) -> None:
         assert (queue.peek(db), queue.get(db)) == (item, item)
 
 
-def test_a_holder_shows_items_in_rounds_and_an_item_that_returns_counts_as_newly_put(
-    db: Database, named: Make
-) -> None:
+def test_a_holder_shows_items_in_rounds(db: Database, named: Make) -> None:
     queue = named()
     for item in ("a1", "a2", "b1"):
         queue.put(db, item, key=item[0])

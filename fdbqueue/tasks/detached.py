@@ -31,7 +31,7 @@ _TOKEN_BYTES = (limits.RANDOM_SUFFIX_BYTES, limits.RANDOM_SUFFIX_BYTES + limits.
 
 
 def checked_ttr_us(ttr: Any) -> int | None:
-    """Raises: InvalidArgument for what is neither None nor a finite number above 0."""
+    """Raises: InvalidArgument for a ttr that is neither None nor a finite number above 0."""
     return None if ttr is None else whole_us(checked_positive("ttr", ttr, "seconds"))
 
 
@@ -41,7 +41,7 @@ def text_of(target: Target) -> str:
 
 
 def target_in(text: Any) -> Target:
-    """Raises: InvalidArgument for what is not the text of a lease."""
+    """Raises: InvalidArgument for another value than the text of a lease."""
     try:
         id_, _, token = text.partition(SEPARATOR) if isinstance(text, str) else ("", "", "")
         target = Target(id_bytes(id_), bytes.fromhex(token))

@@ -54,7 +54,7 @@ def test_with_json_all_attributes_are_told(tasks: Within) -> None:
     assert (done["id"], done["state"]) == (task["id"], "done")
 
 
-def test_what_it_forgets_comes_back(tasks: Within) -> None:
+def test_a_task_without_an_ack_comes_back(tasks: Within) -> None:
     first = taken(tasks, "--ttr", "0.3")
     taken(tasks, "--ttr", "60")
     again = taken(tasks, "--wait", "30")
@@ -154,7 +154,7 @@ def test_its_sessions_are_gone_with_their_leases(tasks: Within) -> None:
 
 
 def test_a_reader_that_is_gone_gets_no_task(shell: Shell, tasks: Within) -> None:
-    """The task is back at once: nobody has its token."""
+    """The task is back at once, as its token is lost."""
     reader, writer = os.pipe()
     os.close(reader)
     process = shell.start("take", "q", "--ttr", "1000", stdout=writer, stderr=subprocess.DEVNULL)

@@ -41,7 +41,7 @@ ttr_option = click.option("--ttr", type=RETAIN, metavar="S", help=_SECONDS)
 
 def failure_options(function: Function) -> Function:
     """Give a command the options of an attempt that has failed."""
-    click.option("--reason", metavar="TEXT", help="with --failure: what it told")(function)
+    click.option("--reason", metavar="TEXT", help="with --failure: the message of the failure")(function)
     return click.option("--failure", metavar="NAME", help="the attempt has failed: its class")(function)
 
 
@@ -75,7 +75,7 @@ def take(here: Here, queue: str, ttr: float | None, wait_s: float) -> None:
                 held = found.leased(database, token)
                 words = f"{held.id}\t{token}\t".encode() + line_of(held.data)
                 out.print(line_of({"token": token, **task_row(held)}) if here.as_json else words)
-            except BaseException:  # nobody has the token
+            except BaseException:  # the token is lost
                 with suppress(NotTaken):
                     found.give_back(database, task)
                 raise
