@@ -14,7 +14,7 @@ import click
 from fdbqueue.core.database import Database, run
 from fdbqueue.core.errors import NotTaken
 from fdbqueue.core.root_keys import RootKeys
-from fdbqueue.core.task import Failure, Task
+from fdbqueue.core.task import Failure, Task, TaskState
 from fdbqueue.operate.cli.exits import Refused
 from fdbqueue.operate.cli.frame import (
     RETAIN,
@@ -73,8 +73,9 @@ def take(here: Here, queue: str, ttr: float | None, wait_s: float) -> None:
             try:
                 token = found.detach(database, task, ttr, process_id=os.getppid())
                 held = found.leased(database, token)
+                row = {"token": token, **task_row(held, found.options)}
                 words = f"{held.id}\t{token}\t".encode() + line_of(held.data)
-                out.print(line_of({"token": token, **task_row(held)}) if here.as_json else words)
+                out.print(line_of(row) if here.as_json else words)
             except BaseException:  # the token is lost
                 with suppress(NotTaken):
                     found.give_back(database, task)
@@ -104,27 +105,31 @@ def ack(here: Here, queue: str, token: str, result: str | None, text: bool) -> N
     """
     value = None if result is None else values_of((result,), text)[0]
     with _ending(here, queue, token) as (database, found, task):
-        done = found.ack(database, task, result=value)
-    here.tell(f"{done.id} acked", task_row(done))
+        row = task_row(found.ack(database, task, result=value), found.options)
+    here.tell(f"{row['id']} acked", row)
 
 
 @command(cli, queue_argument, token_argument)
-@click.option("--delay", type=Seconds(), default=0.0, metavar="S", help="ready after S seconds [0]")
+@click.option("--delay", type=Seconds(), metavar="S", help="ready after S seconds [0; the backoff in force]")
 @failure_options
 def release(
-    here: Here, queue: str, token: str, delay: float, failure: str | None, reason: str | None
+    here: Here, queue: str, token: str, delay: float | None, failure: str | None, reason: str | None
 ) -> None:
     """Give a task back to its old place. `fdbqueue take` has printed its TOKEN.
 
+    With a failure or a reason, the attempt has failed: the last one buries the task, if it or QUEUE has
+    --attempts.
     Status 1: the lease is over, or the task has another holder by now; nothing is changed.
     """
     failed = _failure(failure, reason)
     with _ending(here, queue, token) as (database, found, task):
         if failed is None:
-            released = found.defer(database, task, delay)
+            released = found.defer(database, task, delay or 0.0)
         else:
             released = found.release(database, task, delay=delay, failure=failed)
-    here.tell(f"{released.id} released", task_row(released))
+        row = task_row(released, found.options)
+    how = "buried" if released.state is TaskState.BURIED else "released"
+    here.tell(f"{row['id']} {how}", row)
 
 
 @command(cli, queue_argument, token_argument)
@@ -137,8 +142,8 @@ def touch(here: Here, queue: str, token: str, ttr: float | None) -> None:
     with here.tasks(queue) as (database, found), here.signals.deferred():
         task = found.leased(database, token)
         found.detach(database, task, ttr, process_id=os.getppid())
-        touched = found.leased(database, token)
-    here.tell(f"{touched.id} touched", task_row(touched))
+        row = task_row(found.leased(database, token), found.options)
+    here.tell(f"{row['id']} touched", row)
 
 
 @command(cli, queue_argument)
