@@ -12,10 +12,10 @@ from tests.cli.shell import Shell, Within
 
 GROUP = "0" * 32
 SAID = {
-    "limit set slots --rate 3 --per 5": "The limit 'slots' has slots, and cannot get a --rate",
+    "limit set slots --rate 3 --per 5": "The limit 'slots' has slots, and cannot be without --slots",
     "limit set starts --slots 3": "The limit 'starts' has a rate, and cannot get --slots",
     "limit set starts --rate 3": "--per is missing: it must be the seconds in which --rate tasks may start",
-    "limit set slots --slots 3 --burst 4": "--burst must be left out beside --slots",
+    "limit set slots --slots 3 --burst 4": "--burst must be left out without a --rate",
     "limit set slots --slots 3 --per-key": "The limit 'slots' was set without --per-key: delete it",
     "limit keys slots": "NAME must be a limit that was set with --per-key, not 'slots'",
     "schedule create new jobs": "--every is missing: it must be the seconds between two due times, without",

@@ -248,7 +248,7 @@ def _ask_first_key(tr: Transaction, keys: LimitKeys) -> Callable[[], bool]:
 def _require_alike(name: str, was: Rule | None, rule: Rule) -> None:
     """Refuse a change that would leave tasks uncounted."""
     if was is not None and was.has_slots != rule.has_slots:
-        told = "slots, and cannot be without" if was.has_slots else "a rate, and cannot get `slots`"
+        told = "slots, and cannot be without `slots`" if was.has_slots else "a rate, and cannot get `slots`"
         told = f"The limit {name!r} has {told}: delete it, or choose another name."
         wanted = "a number" if was.has_slots else "None"
         raise InvalidArgument(told, name="slots", wanted=wanted, got=rule.slots or None)
