@@ -348,9 +348,14 @@ class Current:
         """
         self._listeners.append(WeakMethod(listener, self._listeners.remove))
 
-    def on_options(self, follower: Callable[[Definition], None]) -> None:
-        """Have a method called with each later definition, before any call goes by it. As `on_partitions`."""
-        self._followers.append(WeakMethod(follower, self._followers.remove))
+    def on_options(self, known: Definition, follower: Callable[[Definition], None]) -> None:
+        """Have a method called with each later definition than `known`, before any call goes by it. As
+        `on_partitions`.
+        """
+        with self._lock:
+            self._followers.append(WeakMethod(follower, self._followers.remove))
+            if self.definition is not known:
+                follower(self.definition)
 
     def guard(self, tr: Transaction) -> Callable[[], None]:
         """Ask for the definition. The reply raises QueueDropped, a conflict if the plan or an option has

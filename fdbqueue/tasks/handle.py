@@ -103,7 +103,7 @@ class TaskHandle(Handle):
 
     @property
     def options(self) -> Mapping[str, Any]:
-        """The options that the queue was created with."""
+        """The options of the queue, as this process has met them last."""
         # All handles of a process share the definition that it has met last.
         current = calls_of(self._database, self._shape).shape.current
         return as_given((self._shape if current is None else current).definition.options)

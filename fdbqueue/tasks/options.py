@@ -277,7 +277,7 @@ def packed_weights(name: str, weights: Any) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Settings:
-    """The options that a queue was created with; spans in seconds, None for ever."""
+    """The options of a queue; spans in seconds, None for ever."""
 
     ttl: Annotated[float | None, stored_span, "S", "a task lives S seconds [for ever]"] = None
     ttr: Annotated[float | None, stored_span, "S", "a lease lasts S seconds [for ever]"] = None

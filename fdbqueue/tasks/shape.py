@@ -261,8 +261,8 @@ class Shape:
         )
         if isinstance(self.discipline, Mended):
             self.discipline.mend = self.mender.entry
-        if current is not None and family is None:
-            current.on_options(self._follow)
+        if current is not None:
+            current.on_options(definition, self._follow)
         self.owner = owner_of(definition)
         self._plain: Draft | None = None
         self.service = ("tasks", self.root.prefix, definition.id, codec.key)
@@ -280,17 +280,15 @@ class Shape:
         )
 
     def _follow(self, definition: Definition) -> None:
-        """Go by the options of a later definition of the queue, in all partitions and at once.
+        """Go by the options of a later definition of the queue.
 
         Raises: DefinitionUnreadable for options of a newer release, with nothing changed.
         """
-        settings = stored_settings(definition)
-        for shape in tuple(self._family.values()):
-            shape.definition = definition
-            shape._go_by(settings)
-            alter = getattr(shape.discipline, "alter", None)
-            if alter is not None:
-                alter(settings.to_options())
+        self._go_by(stored_settings(definition))
+        self.definition = definition
+        alter = getattr(self.discipline, "alter", None)
+        if alter is not None:
+            alter(self.settings.to_options())
 
     def _made_discipline(self) -> Discipline:
         named = self.settings.task_limits
@@ -312,9 +310,8 @@ class Shape:
         bag.mend = self.mender.entry
         bag.start_at(random)
         shape.discipline = bag
-        shape._family = {self.keys.partition: shape}
         if self.current is not None:
-            self.current.on_options(shape._follow)
+            self.current.on_options(shape.definition, shape._follow)
         return shape
 
     def start_at(self, random: bytes) -> None:

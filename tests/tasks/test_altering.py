@@ -66,6 +66,18 @@ def test_tasks_that_are_put_later_have_the_new_values(db: Database, space: Subsp
     assert lease_s(twin.take(other, 0)) == TTR
 
 
+def test_a_handle_that_is_used_first_after_the_change_follows(db: Database, space: Subspace) -> None:
+    """It has services of its own, as its data have a type; other handles of the process know the change."""
+    queue = TaskQueue.create(db, "q", "fifottl", ttr=5, root=space)
+    other, twin = twin_of(db, space)
+    typed = TaskQueue.open(other, "q", type=int, root=space)
+    queue.alter(db, ttr=TTR)
+    twin.put(other, 1)
+    twin.take(other, 0)
+    typed.put(other, 2)
+    assert lease_s(typed.take(other, 0)) == TTR
+
+
 def test_a_put_with_options_of_its_own_keeps_them(db: Database, space: Subspace) -> None:
     queue = TaskQueue.create(db, "q", "fifottl", root=space)
     queue.alter(db, ttl=500, pri=7)
