@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from fdbqueue.fleet.functions import FunctionCall, TaskFunction, Tasks, current_task
     from fdbqueue.fleet.held import HeldTask
     from fdbqueue.fleet.options import Event, Hooks
-    from fdbqueue.fleet.outcomes import Backoff, Bury, Done, Retry, Snooze, Unavailable
+    from fdbqueue.fleet.outcomes import Backoff, Bury, Done, Handoff, Retry, Snooze, Unavailable
     from fdbqueue.fleet.status import Presence, workers
     from fdbqueue.fleet.supervisor import Fleet, FleetStatus
     from fdbqueue.fleet.worker import Worker
@@ -113,6 +113,7 @@ if TYPE_CHECKING:
         "Group",
         "GroupProgress",
         "GroupsFigures",
+        "Handoff",
         "HeldKey",
         "HeldTask",
         "Holder",
@@ -214,7 +215,7 @@ _HOMES = {
     "fleet.functions": "FunctionCall TaskFunction Tasks current_task",
     "fleet.held": "HeldTask",
     "fleet.options": "Event Hooks",
-    "fleet.outcomes": "Backoff Bury Done Retry Snooze Unavailable",
+    "fleet.outcomes": "Backoff Bury Done Handoff Retry Snooze Unavailable",
     "fleet.status": "Presence workers",
     "fleet.supervisor": "Fleet FleetStatus",
     "fleet.worker": "Worker",

@@ -401,6 +401,8 @@ class TaskConsumer(_Grant, Taking[BlockingTaskConsumer]):
 
     __slots__ = ()
 
+    hand_off = awaited(BlockingTaskConsumer.hand_off)
+
 
 class FairProducer(_Grant, FairPutting[BlockingFairProducer]):
     """`fdbqueue.FairProducer`, awaited."""
@@ -478,6 +480,9 @@ class TaskQueue(Putting[BlockingTaskQueue], Taking[BlockingTaskQueue], AsideFace
         """As `fdbqueue.TaskQueue.consumer`."""
         return TaskConsumer.over(self._blocking.consumer(), self._hub)
 
+    hand_off = awaited(BlockingTaskQueue.hand_off)
+    complete = awaited(BlockingTaskQueue.complete)
+    fail = awaited(BlockingTaskQueue.fail)
     cancel = awaited(BlockingTaskQueue.cancel)
     delete = awaited(BlockingTaskQueue.delete)
 

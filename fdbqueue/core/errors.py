@@ -274,6 +274,10 @@ class NotBuried(FdbQueueError, exit_code=REFUSED):
     """Task {id} is {state}, not buried: nothing was changed."""
 
 
+class NotHandedOff(FdbQueueError, exit_code=REFUSED):
+    """Task {id} is {state}, not handed off: nothing was changed."""
+
+
 class NoRedrive(FdbQueueError, LookupError, exit_code=REFUSED):
     """There is no redrive of the queue {name!r} that is running or paused."""
 

@@ -255,6 +255,8 @@ RECORD_PAYLOAD_BYTES_MAX = 256
 TRACE_BYTES_MAX = 1_000
 # So do the headers of a task. A batch of a thousand tasks with such headers still fits into one transaction.
 HEADERS_BYTES_MAX = 1_000
+# The text of a hand-off is a part of the record, too.
+HANDED_TO_BYTES_MAX = 256
 # The steps of a task that are done lie beside its record, and move with it to another partition in one
 # transaction. The number of bytes of a name has one byte of a key; a result is one value.
 STEPS_MAX = 100

@@ -121,7 +121,8 @@ class Attempt:
     queue: str
     task: Task
     outcome: str = ""
-    """At its end: "succeeded", "retried", "snoozed", "buried", "cancelled", "lease_lost", or GIVEN_BACK.
+    """At its end: "succeeded", "retried", "snoozed", "handed_off", "buried", "cancelled", "lease_lost", or
+    GIVEN_BACK.
     """
     seconds: float = 0.0
     """At its end: the run time of the handler."""

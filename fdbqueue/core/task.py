@@ -77,6 +77,8 @@ class Task:
     """The attempts that its put has named, inf for no bound; None for those of its queue or worker."""
     existed: bool = field(default=False, compare=False)
     """True if this is the answer of a put that found the task, and made none."""
+    handed_to: str | None = None
+    """The text of its hand-off, or an empty one, while it is handed off; None for any other task."""
 
     def _note_end(self, verb: str | None, within: bool) -> None:
         """A verb that ends the lease begins (None), or has succeeded, perhaps in a transaction of the caller.
@@ -214,6 +216,8 @@ class Why(StrEnum):
     PAUSED = "paused"
     BURIED = "buried"
     CANCELLED = "cancelled"
+    HANDED_OFF = "handed off"
+    """It waits to be completed from outside (docs/workers.md)."""
     HOLDER_ENDED = "holder ended"
     TAKEN = "taken"
     WAITING = "waiting"

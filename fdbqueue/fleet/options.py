@@ -42,7 +42,7 @@ class Event:
     """The start or the outcome of an attempt. An outcome is reported after its commit."""
 
     name: str
-    """"started", "succeeded", "retried", "snoozed", "buried", "cancelled" or "lease_lost"."""
+    """"started", "succeeded", "retried", "snoozed", "handed_off", "buried", "cancelled" or "lease_lost"."""
     task: HeldTask
     seconds: float = 0.0
     """Run time of the handler."""
@@ -65,6 +65,7 @@ _LEVELS = {
     "started": logging.DEBUG,
     "succeeded": logging.DEBUG,
     "snoozed": logging.INFO,
+    "handed_off": logging.INFO,
     "retried": logging.WARNING,
     "buried": logging.ERROR,
     "cancelled": logging.INFO,
@@ -85,6 +86,7 @@ class Hooks:
     buried: Hook | None = None
     lease_lost: Hook | None = None
     cancelled: Hook | None = None
+    handed_off: Hook | None = None
 
     def __post_init__(self) -> None:
         for each in fields(self):

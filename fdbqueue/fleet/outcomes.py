@@ -5,6 +5,7 @@ returned, or raised Done             acked, with the result, if the task was ask
 raised Retry                         released with its delay, or the backoff; the attempt failed
 raised Snooze                        released with its delay; the attempt does not count
 raised Bury                          buried; the attempt failed
+raised Handoff                       handed off: it waits for the outside
 raised any other error               released with the backoff; the attempt failed
 had a result that the codec of the   released with the backoff; the attempt failed
 queue cannot carry, or a larger one
@@ -28,6 +29,7 @@ from itertools import takewhile
 from types import FrameType, TracebackType
 from typing import Any
 
+from fdbqueue import tasks as late
 from fdbqueue.core.arguments import checked_delay, checked_function, require_finished
 from fdbqueue.core.database import is_away as is_database_away
 from fdbqueue.core.errors import (
@@ -87,6 +89,22 @@ class Bury(Verdict):
         super().__init__(reason)
 
 
+class Handoff(Verdict):
+    """Raised by a handler to leave the task to the outside: `TaskQueue.complete` or `fail` ends it.
+
+    Meant for a payment callback, a human's yes, a job on another system. The task stays taken meanwhile. If
+    nobody calls within `ttl` seconds, the attempt has failed. `for_` is a text for people, as in
+    `TaskQueue.hand_off`.
+    """
+
+    def __init__(self, ttl: float, for_: str | None = None) -> None:
+        """Raises InvalidArgument."""
+        late.handing.checked_handed(ttl, for_)
+        self.ttl = ttl
+        self.for_ = for_
+        super().__init__(for_ or "")
+
+
 class Done(Verdict):
     """Raised by a handler to ack the task. `effect(tr)` runs in the transaction of the ack.
 
@@ -124,6 +142,12 @@ class Snoozed:
 
 
 @dataclass(frozen=True)
+class HandedOff:
+    ttl_s: float
+    for_: str | None
+
+
+@dataclass(frozen=True)
 class Lost:
     """The lease is over."""
 
@@ -138,7 +162,7 @@ class Away:
     """Something that every task needs is away; that says nothing about the task."""
 
 
-Judgement = Failed | Snoozed | Lost | Cancelled | Away
+Judgement = Failed | Snoozed | HandedOff | Lost | Cancelled | Away
 
 
 def judge(error: BaseException, worker: str, cancelled: bool = False) -> Judgement:
@@ -159,6 +183,8 @@ def _judged(error: BaseException, worker: str) -> Judgement:
         return Away()
     if isinstance(error, Snooze):
         return Snoozed(error.delay)
+    if isinstance(error, Handoff):
+        return HandedOff(error.ttl, error.for_)
     if isinstance(error, Retry | Bury):
         delay_s = error.delay if isinstance(error, Retry) else None
         said = Failure(type(error).__name__, text_of(error.reason), text_of(error.detail), worker)

@@ -54,7 +54,9 @@ _TRANSACTION_TOO_OLD = 1007
 
 @dataclass(frozen=True)
 class Settled:
-    """A committed outcome: "succeeded", "retried", "snoozed", "buried", "cancelled" or "lease_lost"."""
+    """A committed outcome: "succeeded", "retried", "snoozed", "handed_off", "buried", "cancelled" or
+    "lease_lost".
+    """
 
     name: str
     delay_s: float = 0.0
@@ -67,6 +69,7 @@ _ENDED_BY = {
     "release": Settled("snoozed"),
     "retry": Settled("retried"),
     "bury": Settled("buried"),
+    "hand_off": Settled("handed_off"),
 }
 
 
@@ -120,6 +123,10 @@ class Settling:
     def snooze(self, hold: Hold, delay_s: float, tr: Transaction | None = None) -> Settled:
         after = hold.queue.defer(tr or self._database, hold.lease, delay_s)
         return unless_cancelled(after, Settled("snoozed", delay_s))
+
+    def hand_off(self, hold: Hold, ttl_s: float, for_: str | None, tr: Transaction | None = None) -> Settled:
+        after = hold.queue.hand_off(tr or self._database, hold.lease, ttl_s, for_=for_)
+        return unless_cancelled(after, Settled("handed_off"))
 
     def put_off(self, hold: Hold, delay_s: float, tr: Transaction | None = None) -> Settled:
         """Put the task off, as something that every task needs is away: that is no failure."""
@@ -235,6 +242,7 @@ _TALLIED = {
     "succeeded": "done",
     "retried": "failed",
     "snoozed": "snoozed",
+    "handed_off": "snoozed",
     "buried": "buried",
     "cancelled": "cancelled",
     "lease_lost": "lost",

@@ -60,7 +60,7 @@ class Tally:
     lost: int = 0
     """Attempts that lost their lease before their outcome."""
     snoozed: int = 0
-    """Attempts in which the handler put the task off, without a failure."""
+    """Attempts in which the handler put the task off, or handed it off, without a failure."""
     cancelled: int = 0
     """Attempts that ended with their task, because it was cancelled."""
 

@@ -42,6 +42,7 @@ from fdbqueue.fleet.outcomes import (
     Away,
     Cancelled,
     Failed,
+    HandedOff,
     Judgement,
     Lost,
     Snoozed,
@@ -486,6 +487,8 @@ class Worker(ChosenByHandler):
                 return self._settling.fail(hold, judgement)
             if isinstance(judgement, Snoozed):
                 return self._settling.snooze(hold, judgement.delay_s)
+            if isinstance(judgement, HandedOff):
+                return self._settling.hand_off(hold, judgement.ttl_s, judgement.for_)
             if isinstance(judgement, Cancelled):
                 return self._settling.cancel(hold)
             if isinstance(judgement, Away):

@@ -34,6 +34,7 @@ from fdbqueue.tasks.limits.rule import LimitKeys, shown_key
 from fdbqueue.tasks.limits.shown import ask_holders, ask_key_holders, key_states
 from fdbqueue.tasks.limits.state import ask_by_snapshot
 from fdbqueue.tasks.schedules import page
+from fdbqueue.tasks.stored.records import HANDED_OFF
 
 QUEUES = "queues"
 
@@ -202,10 +203,11 @@ def _key_holders(tr: Transaction, keys: RootKeys, name: str, now: float) -> list
 def _seen(
     tr: Transaction, keys: RootKeys, whose: str, found: Sequence[LimitHolder], now: float
 ) -> SeenHolders:
-    ids = {holder.session for holder in found}
+    ids = {holder.session for holder in found} - {HANDED_OFF.hex()}
     sessions = {id_: ask_holder(tr.snapshot, keys, bytes.fromhex(id_)) for id_ in sorted(ids)}
     dies = {session: reply().dies for session, reply in sessions.items()}
-    dead = [holder for holder in found if (dies[holder.session] or 0.0) < now - limits.OVERDUE_WARNING_S]
+    overdue = {session for session in ids if (dies[session] or 0.0) < now - limits.OVERDUE_WARNING_S}
+    dead = [holder for holder in found if holder.session in overdue]
     return SeenHolders(whose, len(found), len(dead), dead[0].queue if dead else "")
 
 

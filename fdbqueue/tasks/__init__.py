@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from fdbqueue.tasks import explaining as explaining
     from fdbqueue.tasks import failures as failures
     from fdbqueue.tasks import filling as filling
+    from fdbqueue.tasks import handing as handing
     from fdbqueue.tasks import limited as limited
     from fdbqueue.tasks import limits as limits
     from fdbqueue.tasks import looking as looking

@@ -33,6 +33,7 @@ from fdbqueue.tasks.feature import End, Site, met_by
 from fdbqueue.tasks.shape import NO_RECORD, Shape
 from fdbqueue.tasks.stored import records
 from fdbqueue.tasks.stored.records import (
+    HANDED_OFF,
     NEVER_US,
     NUMBER,
     ONE_CALL,
@@ -153,6 +154,10 @@ def task_of(record: Record, data: Any) -> Task:
     task.waits_for = extra.waits.hex() or None
     task.attempts_max = late.attempts.of_extra(extra).attempts if extra.more else None
     task.existed = False
+    task.handed_to = None
+    if record.session == HANDED_OFF:
+        handed = extra.handed
+        task.session, task.handed_to = None, "" if handed is None else handed.waits_for
     task.__class__ = Task
     return task  # type: ignore[no-any-return]  # it is one now
 

@@ -9,6 +9,7 @@
     TAKEN    touch, renew             ->  TAKEN, for longer
     TAKEN    detach                   ->  TAKEN, by another session
     TAKEN    progress, step           ->  TAKEN
+    TAKEN    hand_off                 ->  TAKEN, without a holder
     any      bury                     ->  BURIED
     BURIED   kick                     ->  READY; DELAYED, if it waits for a group
     BURIED   edit                     ->  BURIED, with another payload
@@ -17,7 +18,8 @@
     any      excuse                   ->  the same; BURIED -> READY, if the burial was wrong
     any      delete, expire, cancel   ->  gone
 
-A task that was cancelled while it was taken is gone at the end of its lease, whichever edge ends it.
+A task that was cancelled while it was taken is gone at the end of its lease, whichever edge ends it. One that
+was handed off is gone at once, as no process runs it.
 
 An edge takes tasks in a state from which it starts. The caller has read them serialisably in this
 transaction, and has checked the right to the edge (verbs.py).
@@ -50,7 +52,17 @@ from fdbqueue.tasks import failures
 from fdbqueue.tasks.change import Change, for_record, set_payload
 from fdbqueue.tasks.feature import ACKED, Encode, End, met_by
 from fdbqueue.tasks.options import OF_QUEUE, Draft, later
-from fdbqueue.tasks.stored.records import NEVER_US, Extra, Record, TaskKeys, id_in, new_id, without_slots
+from fdbqueue.tasks.stored.records import (
+    HANDED_OFF,
+    NEVER_US,
+    Extra,
+    Handed,
+    Record,
+    TaskKeys,
+    id_in,
+    new_id,
+    without_slots,
+)
 
 if TYPE_CHECKING:
     from fdbqueue.tasks.limits.state import Gate
@@ -108,6 +120,12 @@ def expire(change: Change, records: Sequence[Record]) -> list[Record]:
 def cancel(change: Change, records: Sequence[Record]) -> list[Record]:
     change.end(records, "cancelled")
     return _gone(change, records, "cancel", End("cancelled"), told=("delete", "cancel"))
+
+
+def cancel_any(change: Change, record: Record) -> list[Record]:
+    """End the task, or mark it if a process may be running it."""
+    runs = record.state == TaskState.TAKEN and record.session != HANDED_OFF
+    return (ask_cancel if runs else cancel)(change, [record])
 
 
 def ask_cancel(change: Change, records: Sequence[Record]) -> list[Record]:
@@ -172,8 +190,36 @@ def _delayed(change: Change, records: Sequence[Record], delay_us: int) -> list[R
 def lease_over(change: Change, records: Sequence[Record]) -> list[Record]:
     """Return the tasks that are ready again."""
     _, records = _without_cancelled(change, records)
-    free = _orphaned(change, records, failures.LEASE_OVER)
-    return change.counted(change.move(records, free), "ttr")
+    held = [record for record in records if record.session != HANDED_OFF]
+    handed = [record for record in records if record.session == HANDED_OFF]
+    free = [*_orphaned(change, held, failures.LEASE_OVER), *_uncompleted(change, handed)]
+    return change.counted(change.move([*held, *handed], free), "ttr")
+
+
+def _uncompleted(change: Change, records: Sequence[Record]) -> list[Record]:
+    """The attempts have failed, as nobody has completed them. No holder has died."""
+    failed = [(record, failures.uncompleted(record)) for record in records]
+    noted = [change.note([record], failure, failures.RETRIED)[0] for record, failure in failed]
+    return [replace(freed(record), orphaned=0) for record in noted]
+
+
+def hand_off(change: Change, record: Record, handed: Handed) -> list[Record]:
+    """Let a taken task wait for the outside, in place of its holder. Counted for the run of its lease as put
+    off; otherwise not counted, as in `renew`.
+    """
+    gone, records = _without_cancelled(change, [record])
+    change.end(records, "snoozed")
+    news = [
+        replace(
+            old,
+            until_us=_lease_end(change, old, handed.ttl_us),
+            session=HANDED_OFF,
+            token=b"",
+            extra=(old.extra or Extra()).with_handed(handed),
+        )
+        for old in records
+    ]
+    return [*gone, *change.move(records, news)]
 
 
 def _orphaned(change: Change, records: Sequence[Record], failure: Failure) -> list[Record]:
@@ -328,7 +374,7 @@ def renew(change: Change, records: Sequence[Record]) -> list[Record]:
     """Lease tasks for a whole ttr from now. Not counted: no task becomes available, so no process has to
     wake.
     """
-    renewed = [replace(record, until_us=_lease_end(change, record)) for record in records]
+    renewed = [replace(record, until_us=_lease_end(change, record, record.ttr_us)) for record in records]
     change.move(records, renewed)
     return renewed
 
@@ -382,15 +428,15 @@ def _taken(change: Change, lease: Lease, record: Record) -> Record:
         record,
         state=TAKEN,
         attempts=record.attempts + 1,
-        until_us=_lease_end(change, record),
+        until_us=_lease_end(change, record, record.ttr_us),
         session=lease.session,
         token=lease.token,
         taken_us=change.now_us,
     )
 
 
-def _lease_end(change: Change, record: Record) -> int:
-    until_us = min(change.now_us + record.ttr_us, NEVER_US)
+def _lease_end(change: Change, record: Record, span_us: int) -> int:
+    until_us = min(change.now_us + span_us, NEVER_US)
     return min(until_us, record.expires_us) if change.shape.kind.ttl_ends_lease else until_us
 
 

@@ -31,7 +31,7 @@ from fdbqueue.tasks.rows import reasons_of, rows_in_use
 from fdbqueue.tasks.shape import NO_RECORD
 from fdbqueue.tasks.stored.discipline import Bag, Fifo
 from fdbqueue.tasks.stored.keyed import Keyed, ask_place
-from fdbqueue.tasks.stored.records import Record, count_of, id_in, id_text, sound_record
+from fdbqueue.tasks.stored.records import HANDED_OFF, Record, count_of, id_in, id_text, sound_record
 
 T = TypeVar("T")
 Later = Callable[[], Callable[[], T]]
@@ -117,7 +117,7 @@ def _records(change: Change, stored: bytes | None, id_: bytes) -> tuple[Record, 
 
 
 def _ask_holder(change: Change, record: Record) -> Callable[[], Holder | None]:
-    if record.state != TaskState.TAKEN:
+    if record.state != TaskState.TAKEN or record.session == HANDED_OFF:
         return lambda: None
     return ask_holder(change.tr.snapshot, change.shape.root, record.session)
 
@@ -184,4 +184,6 @@ def _key_holder(id_: bytes, stored: bytes | None, holder: Holder) -> KeyHolder:
     if record is None:
         return KeyHolder(id_text(id_), None, None, holder)
     task = task_of(record, None)
+    if task.handed_to is not None:
+        holder = replace(holder, name=f"the hand-off to {task.handed_to or 'the outside'}", dies=task.until)
     return KeyHolder(task.id, task.taken, task.until, holder)

@@ -30,6 +30,14 @@ LEASE_OVER = Failure("LeaseLost", "its lease ended before its holder ended the t
 HOLDER_DIED = Failure("LeaseLost", "its holder's session died")
 
 
+def uncompleted(record: Record) -> Failure:
+    """That of a task that was handed off."""
+    handed = None if record.extra is None else record.extra.handed
+    within = "" if handed is None else f" within {handed.ttl_us / 1_000_000:g} s"
+    waited_for = f", for {handed.waits_for}" if handed is not None and handed.waits_for else ""
+    return Failure("NotCompleted", f"it was handed off{waited_for}, and nobody completed it{within}")
+
+
 class Entry(msgspec.Struct, frozen=True, array_like=True):
     """A failure as stored. Append fields with a default; never reorder them."""
 

@@ -33,7 +33,6 @@ from fdbqueue.core.registry import Definition, Registry
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.seam import Transaction
 from fdbqueue.core.sessions.keeper import keeper_of
-from fdbqueue.core.task import TaskState
 from fdbqueue.core.unreadable import DAMAGED
 from fdbqueue.tasks import edges
 from fdbqueue.tasks.calls import SWEPT_OF_ROOT, TaskCalls, calls_of
@@ -471,6 +470,5 @@ def _cancel_each(change: Change, targets: Sequence[Target]) -> list[None]:
     for record in found:
         current = None if record is None else catch_up(change, record)
         if current is not None:
-            take_edge = edges.ask_cancel if current.state == TaskState.TAKEN else edges.cancel
-            take_edge(change, [current])
+            edges.cancel_any(change, current)
     return [None] * len(targets)

@@ -31,7 +31,7 @@ from fdbqueue.core.partitions import checked_partitions
 from fdbqueue.core.registry import Definition, Registry
 from fdbqueue.core.root_keys import DEFAULT_ROOT
 from fdbqueue.core.runtime import Stop
-from fdbqueue.core.seam import AnyDatabase, DatabaseOrTransaction
+from fdbqueue.core.seam import AnyDatabase, AnySession, DatabaseOrTransaction
 from fdbqueue.core.sessions.ending import process_of
 from fdbqueue.core.task import EndedTask, Failure, Holder, Task, TaskState
 from fdbqueue.core.unreadable import KeepsAside
@@ -41,8 +41,8 @@ from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.creating import asked_for, created, opened_or_created
 from fdbqueue.tasks.events import Callback
 from fdbqueue.tasks.handle import Putting, Taking, TaskHandle
-from fdbqueue.tasks.options import Backoff, key_bytes
-from fdbqueue.tasks.results import forget_one
+from fdbqueue.tasks.options import Backoff, delay_us, key_bytes
+from fdbqueue.tasks.results import encoder, forget_one
 from fdbqueue.tasks.shape import shape_of
 from fdbqueue.tasks.stored.records import Statistics, id_of
 from fdbqueue.tasks.verbs import Target
@@ -316,8 +316,8 @@ class Looks(TaskHandle):
         return calls_of(self._database, self._shape).callbacks.install(callback, self._shape.codec)
 
 
-class Detaching(Taking):
-    """The verbs about leases that no process holds, beside those of a consumer."""
+class Leaving(Taking):
+    """The verbs of a consumer that leave a task to something else than a process."""
 
     __slots__ = ()
 
@@ -355,6 +355,30 @@ class Detaching(Taking):
         target = late.detached.target_in(token)
         return self._see(tr, partial(late.detached.leased, target=target), target.id)
 
+    def hand_off(
+        self,
+        tr: DatabaseOrTransaction,
+        task: Task | str,
+        ttl: float,
+        *,
+        for_: str | None = None,
+        session: AnySession | None = None,
+    ) -> Task:
+        """Let a held task wait up to `ttl` seconds for `complete` or `fail`, which any process may call.
+
+        It stays taken, and keeps its task key, limits, groups and unique key. Its lease belongs to no
+        session: an ack by the old one raises NotTaken. Without a call in time, the attempt has failed, and
+        the task is ready again. `for_`: a text for people, at most limits.HANDED_TO_BYTES_MAX bytes, which
+        `explain` tells. A task that was cancelled meanwhile ends.
+        Reads: the task.
+        Writes: the task; its holders in limits.
+        Conflicts: a change of the task.
+        Raises: NotTaken, InvalidArgument.
+        Round trips: 1.
+        """
+        handed, target = late.handing.checked_handed(ttl, for_), self._target(tr, task, session)
+        return self._end(tr, "hand_off", lambda change: late.handing.hand_off(change, target, handed), task)
+
 
 class TaskProducer(Grant, Putting):
     """A handle that puts tasks, and does nothing else. `TaskQueue.producer` makes it."""
@@ -362,13 +386,13 @@ class TaskProducer(Grant, Putting):
     __slots__ = ()
 
 
-class TaskConsumer(Grant, Detaching):
+class TaskConsumer(Grant, Leaving):
     """A handle that takes tasks and ends their leases. `TaskQueue.consumer` makes it."""
 
     __slots__ = ()
 
 
-class TaskQueue(Looks, Detaching, Putting, KeepsAside):
+class TaskQueue(Looks, Leaving, Putting, KeepsAside):
     """A named queue of tasks. A value: threads may share it.
 
     Every method takes a database or a transaction first, ours or the binding's. Verbs on a task take a Task
@@ -456,7 +480,8 @@ class TaskQueue(Looks, Detaching, Putting, KeepsAside):
     # Verbs of every session.
 
     def cancel(self, tr: DatabaseOrTransaction, task: Task | str) -> Task:
-        """End the task, whatever its state. A taken one is marked, and ends with its lease.
+        """End the task, whatever its state. A taken one is marked, and ends with its lease, unless it was
+        handed off.
 
         The handler of a worker learns of it at the next heartbeat (`HeldTask.cancelled`), other holders from
         `renew`, `touch` and `peek`. After the mark, an ack still counts as an ack. Any other end of the lease
@@ -469,6 +494,34 @@ class TaskQueue(Looks, Detaching, Putting, KeepsAside):
         """
         id_ = id_of(task)
         return self._once(tr, "cancel", lambda change: verbs.cancel(change, id_), task)
+
+    def complete(self, tr: DatabaseOrTransaction, task: Task | str, result: Any = None) -> Task:
+        """Ack a task that was handed off, from any process: this is the end of its work. `result` is as in
+        `ack`.
+
+        Reads: the task.
+        Writes: clears the task; its result.
+        Conflicts: a change of the task.
+        Raises: NotHandedOff for any other task, also when its time is over; TaskNotFound; PayloadTooLarge, or
+        TypeError for a result that the codec cannot carry.
+        Round trips: 1.
+        """
+        id_, encode = id_of(task), encoder(self._shape.result_codec, result)
+        return self._once(tr, "complete", lambda change: late.handing.complete(change, id_, encode), task)
+
+    def fail(
+        self, tr: DatabaseOrTransaction, task: Task | str, reason: str | Failure, *, delay: float = 0
+    ) -> Task:
+        """Fail the attempt of a task that was handed off, from any process. It is ready in `delay` seconds.
+
+        Reads: the task.
+        Writes: moves the task; the failure.
+        Conflicts: a change of the task.
+        Raises: NotHandedOff for any other task, also when its time is over; TaskNotFound, InvalidArgument.
+        Round trips: 1.
+        """
+        id_, failure, later_us = id_of(task), late.handing.checked_reason(reason), delay_us(delay)
+        return self._once(tr, "fail", lambda change: late.handing.fail(change, id_, failure, later_us), task)
 
     def delete(self, tr: DatabaseOrTransaction, task: Task | str) -> Task:
         """Remove the task.

@@ -41,6 +41,7 @@ from fdbqueue.tasks.stored.records import (
     ENDED,
     ENDED_AT,
     ENDED_OF,
+    HANDED_OFF,
     ID_BYTES,
     Record,
     TaskKeys,
@@ -198,7 +199,7 @@ def _entry(record: Record, outcome: str, now_us: int) -> Entry:
         record.failures,
         record.key,
         record.pri,
-        record.session,
+        b"" if record.session == HANDED_OFF else record.session,
     )
 
 

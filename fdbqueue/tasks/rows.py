@@ -30,7 +30,7 @@ from fdbqueue.core.task import Explanation, HeldKey, Holder, Reason, TaskPlace, 
 from fdbqueue.core.visible import counted, shortened, visible
 from fdbqueue.tasks.feature import OF_TASKS, all_features, feature_of_tasks
 from fdbqueue.tasks.shape import Shape
-from fdbqueue.tasks.stored.records import Record, Statistics, partition_of
+from fdbqueue.tasks.stored.records import HANDED_OFF, Record, Statistics, partition_of
 
 
 class OfShape(Finder):
@@ -208,6 +208,9 @@ def _taken(found: Explanation) -> Iterator[Reason]:
         text = f"It was cancelled {span(found.now - task.cancel_asked)} ago, and ends with its lease."
         yield Reason(Why.CANCELLED, text, f"Its handler ends. Its lease lasts {span(at - found.now)}.", at)
         return
+    if task.handed_to is not None:
+        yield _handed_off(found)
+        return
     if _has_ended(holder, found.now):
         text = f"{told(holder)} holds it, and has ended or is overdue."
         yield Reason(Why.HOLDER_ENDED, text, _GIVEN_BACK, at)
@@ -215,6 +218,14 @@ def _taken(found: Explanation) -> Iterator[Reason]:
     since = "" if task.taken is None else f" for {span(found.now - task.taken)}"
     cure = f"Its handler ends. Without a renewal it comes back in {span(at - found.now)}."
     yield Reason(Why.TAKEN, f"{told(holder)} holds it{since}{_progress(found)}.", cure, at)
+
+
+def _handed_off(found: Explanation) -> Reason:
+    task = found.task
+    until = "" if task.until is None else f" In {span(task.until - found.now)}, its attempt fails."
+    cure = f"{command(found.queue, 'complete', task.id)} (or fail).{until}"
+    text = f"It was handed off, and waits for {visible(task.handed_to or 'the outside')}."
+    return Reason(Why.HANDED_OFF, text, cure, task.until)
 
 
 def _progress(found: Explanation) -> str:
@@ -335,6 +346,8 @@ def told(holder: Holder | None) -> str:
     if holder is None:
         return "A session"
     processes = ", ".join(f"{visible(process.host)}:{process.process_id}" for process in holder.processes)
+    if holder.session == HANDED_OFF.hex() and holder.name is not None:
+        return visible(holder.name)
     return processes or f"Session {holder.session}"
 
 

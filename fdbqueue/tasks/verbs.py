@@ -645,5 +645,4 @@ def cancel(change: Change, id_: bytes) -> Task:
     """End the task, or mark it if it is taken."""
     target = Target(id_)
     record = present(change, target)
-    take_edge = edges.ask_cancel if record.state == TaskState.TAKEN else edges.cancel
-    return done(change, target, record, lambda: take_edge(change, [record]))
+    return done(change, target, record, lambda: edges.cancel_any(change, record))

@@ -378,3 +378,40 @@ def test_a_backoff_that_is_none_is_refused(program: Within, value: str) -> None:
         status, _, err = program.run(*words, "--backoff", value)
         assert (status, "is not of the form S[,CAP], in seconds" in err) == (2, True)
     assert len(program.rows("queues")) == 1
+
+
+def test_a_task_that_was_handed_off_is_completed_or_failed(program: Within) -> None:
+    program.run("create", "q")
+    first, second = put(program, "q", "1", "--result-ttl", "60"), put(program, "q", "2")
+    with program.opened() as (db, queue):
+        for task in queue.take_many(db, 2):
+            queue.hand_off(db, task, 3600, for_="Ada" if task.data == 1 else None)
+        assert [
+            line.split("\t")[-1] for line in program.run("tasks", "q", "--state", "taken")[1].splitlines()
+        ] == [
+            "handed off: Ada",
+            "handed off",
+        ]
+        [reason] = program.row("explain", "q", *first)["reasons"]
+        assert (reason["why"], reason["text"]) == ("handed off", "It was handed off, and waits for Ada.")
+        assert program.run("complete", "q", *first, '{"paid": 7}')[::2] == (
+            0,
+            f"fdbqueue: {first[0]} completed\n",
+        )
+        assert program.row("result", "q", *first)["result"] == {"paid": 7}
+        assert program.row("fail", "q", *second, "declined", "--delay", "60")["state"] == "delayed"
+        assert [failure.message for failure in queue.failures(db, second[0])] == ["declined"]
+    missing = f"fdbqueue: no such task in 'q': {first[0]}\n"
+    assert program.run("complete", "q", *first) == (1, "", missing)
+    refused = f"fdbqueue: Task {second[0]} is delayed, not handed off: nothing was changed.\n"
+    assert program.run("fail", "q", *second, "no") == (1, "", refused)
+    assert program.run("complete", "q", *second, "--text", "{") == (1, "", refused)
+
+
+def test_nonsense_about_a_hand_off_is_refused(shell: Shell, program: Within) -> None:
+    program.run("create", "q")
+    [id_] = put(program, "q", "1")
+    assert "RESULT" in shell.mistake("complete", "q", id_, "{")
+    assert "REASON must be a text" in program.run("fail", "q", id_, "")[2]
+    assert "-1" in shell.mistake("fail", "q", id_, "x", "--delay", "-1")
+    assert "ID must be" in program.run("complete", "q", "x")[2]

@@ -83,6 +83,27 @@ def test_a_task_is_cancelled_and_kicked(served: Served, queue: TaskQueue) -> Non
     queue.ack(served.db, taken)
 
 
+def test_a_task_that_was_handed_off_is_completed_or_failed(served: Served, queue: TaskQueue) -> None:
+    """Only such a task has these buttons."""
+    browser, paths = served.writer, []
+    for n in range(2):
+        id_ = queue.put(served.db, n, result_ttl=60).id
+        paths.append(f"/queues/acted/tasks/{id_}")
+        task = queue.take(served.db, 0)
+        assert task is not None
+        assert f"{paths[-1]}/complete" not in browser.get(paths[-1])
+        assert "not handed off" in browser.post(f"{paths[-1]}/complete", 409, sure="yes").text
+        queue.hand_off(served.db, task, 50, for_="<b>Ada</b>")
+        assert "waits for &lt;b&gt;Ada&lt;/b&gt;." in browser.get(paths[-1])
+        assert f"{paths[-1]}/complete" in browser.get(paths[-1])
+    first, second = (path.rpartition("/")[2] for path in paths)
+    browser.post(f"{paths[0]}/complete", 400, sure="yes", result="{")
+    assert browser.act(f"{paths[0]}/complete", result='{"n": 7}') == "The task is completed."
+    assert queue.result(served.db, first, 0) == {"n": 7}
+    assert browser.act(f"{paths[1]}/fail", reason="declined").startswith("The attempt has failed")
+    assert queue.failures(served.db, second)[0].message == "declined"
+
+
 @pytest.mark.parametrize(
     ("codec", "before", "shown", "text", "after"),
     [

@@ -55,7 +55,7 @@ def work(db: Database, space: Any, queue: TaskQueue) -> Callable[..., list[tuple
     def run(handler: Callable[..., object], **options: Any) -> list[tuple[str, Any]]:
         told: list[tuple[str, Any]] = []
         note = lambda event: told.append((event.name, event.task.data))  # noqa: E731
-        names = ("succeeded", "retried", "snoozed", "buried", "lease_lost", "cancelled")
+        names = ("succeeded", "retried", "snoozed", "handed_off", "buried", "lease_lost", "cancelled")
         hooks = Hooks(**dict.fromkeys(names, note))
         settings: dict[str, Any] = {"threads": 2, "backoff": SOON, "hooks": hooks, "root": space, **options}
         Worker(db, queue, handler, **settings).run(until_empty=True)

@@ -65,6 +65,7 @@ VALUES: Mapping[type, Sequence[Any]] = {
     fdbqueue.Page: [fdbqueue.Page([1, 2], "00ff"), fdbqueue.Page()],
     fdbqueue.Renewed: [fdbqueue.Renewed({"1": 2.0, "2": None}, ["2"])],
     fdbqueue.Retry: [fdbqueue.Retry(5), fdbqueue.Retry(reason="busy", detail="a traceback")],
+    fdbqueue.Handoff: [fdbqueue.Handoff(60, "Ada")],
     fdbqueue.Snooze: [fdbqueue.Snooze(60, "r")],
     FDBError: [FDBError(1020)],
     KeySelector: [KeySelector(b"key", True, 2)],

@@ -80,3 +80,15 @@ def hold_and_wait(url: str, prefix: str) -> None:
 def wait_for_item(url: str, prefix: str) -> None:
     with fdbqueue.open(url) as db:
         Queue(Subspace((), bytes.fromhex(prefix))["items"]).dequeue(db, timeout=600)
+
+
+def hand_off_and_wait(url: str, prefix: str) -> None:
+    """Take two tasks, hand the first one off, and hold the other one."""
+    with fdbqueue.open(url) as db:
+        root = Subspace((), bytes.fromhex(prefix))
+        queue = TaskQueue.open(db, NAME, root=root)
+        with Session(db, ttr=1.5, root=root) as session:
+            first, _ = (queue.take(db, 60, session=session) for _ in range(2))
+            assert first is not None
+            queue.hand_off(db, first, 3600, for_="Ada")
+            queue.take(db, 600, session=session)

@@ -36,6 +36,7 @@ from fdbqueue.core.version import __version__
 from fdbqueue.core.visible import text_of
 from fdbqueue.tasks.stored.records import packed_trace
 
+HANDING = ("hand_off", "complete", "fail")
 SEND, RECEIVE, PROCESS, SETTLE = "send", "receive", "process", "settle"
 OPERATIONS = {
     "put": SEND,
@@ -43,7 +44,7 @@ OPERATIONS = {
     "take": RECEIVE,
     "get": RECEIVE,
     "dequeue": RECEIVE,
-    **dict.fromkeys(("ack", "release", "retry", "give_back", "bury", "delete", "cancel"), SETTLE),
+    **dict.fromkeys(("ack", "release", "retry", "give_back", "bury", "delete", "cancel", *HANDING), SETTLE),
 }
 """The operation of each call that has a span."""
 

@@ -114,7 +114,7 @@ def per_second(name: str) -> Cell:
 STATES: Mapping[str, TaskState] = {
     state.name.lower(): state for state in TaskState if state != TaskState.DONE
 }
-_HELD = ("id", "key", "attempts", "taken", "until", "progress", "cancel_asked", "session")
+_HELD = ("id", "key", "attempts", "taken", "until", "progress", "cancel_asked", "session", "handed_to")
 
 
 def task_row(task: Task, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -136,7 +136,7 @@ def task_row(task: Task, options: Mapping[str, Any]) -> dict[str, Any]:
         "limits": dict(task.limits),
         **same("result_ttl unique"),
         "groups": list(task.groups),
-        **same("waits_for steps cancel_asked"),
+        **same("waits_for steps cancel_asked handed_to"),
         "progress": task.fraction,
         "progress_told": task.fraction_told,
         "attempts_max": most,
@@ -248,7 +248,9 @@ def shown_held(queues: list[Row], count: int) -> list[Row]:
 
 
 def processes_of(row: Row) -> str:
-    """Return the processes of the holder of a row as text."""
+    """Return the processes of the holder of a row as text, or for whom the task was handed off."""
+    if row.get("handed_to") is not None:
+        return f"handed off: {row['handed_to']}".removesuffix(": ")
     processes = [] if row["holder"] is None else row["holder"]["processes"]
     return ", ".join(f"{process['host']}:{process['process_id']}" for process in processes)
 

@@ -39,7 +39,7 @@ from fdbqueue.operate.cli.show import (
     task_row,
     time_in,
 )
-from fdbqueue.operate.cli.wording import key_of, line_of
+from fdbqueue.operate.cli.wording import key_of, line_of, value_of
 from fdbqueue.tasks.queue import TaskQueue
 
 id_argument = click.argument("id_", metavar="ID")
@@ -275,6 +275,33 @@ A taken task ends with its lease: no other attempt begins. A command of `work --
 """
 _verb_of_each(TaskQueue.cancel, "cancelled", _CANCEL)
 _verb_of_each(TaskQueue.delete, "deleted", "Remove tasks, in any state.")
+
+
+@command(cli, queue_argument, id_argument)
+@click.argument("result", metavar="[RESULT]", required=False)
+@click.option("--text", "as_text", is_flag=True, help="take RESULT as text, never as JSON")
+def complete(here: Here, queue: str, id_: str, result: str | None, as_text: bool) -> None:
+    """Complete a task of QUEUE that its handler has handed off: its work is done.
+
+    RESULT is JSON, or else text; a task that was put with --result-ttl keeps it.
+    """
+    try:
+        value = None if result is None else value_of(result, as_text)
+    except ValueError as reason:
+        raise click.BadParameter(str(reason), param_hint="RESULT") from None
+    with here.tasks(queue) as (database, found), refusing_missing(database, found, id_):
+        task = found.complete(database, id_, value)
+    here.tell(f"{id_} completed", task_row(task))
+
+
+@command(cli, queue_argument, id_argument)
+@click.argument("reason")
+@click.option("--delay", type=WAIT, default=0.0, metavar="S", help="ready again in S seconds")
+def fail(here: Here, queue: str, id_: str, reason: str, delay: float) -> None:
+    """Fail the attempt of a task of QUEUE that its handler has handed off, for this REASON."""
+    with here.tasks(queue) as (database, found), refusing_missing(database, found, id_):
+        task = found.fail(database, id_, reason, delay=delay)
+    here.tell(f"{id_} failed", task_row(task))
 
 
 @command(cli, queue_argument, name="release-all")

@@ -138,14 +138,25 @@ def _cancel(target: Target, _: Form) -> str:
     return "The task is marked: its handler learns of the cancel at its next heartbeat."
 
 
+def _complete(target: Target, form: Form) -> str:
+    queue, text = target.tasks(), form.get("result", "").strip()
+    queue.complete(target.database, target.id, edited(queue, text) if text else None)
+    return "The task is completed."
+
+
+def _fail(target: Target, form: Form) -> str:
+    target.tasks().fail(target.database, target.id, form.get("reason", "").strip())
+    return "The attempt has failed: the task is ready again."
+
+
 def _edit(target: Target, form: Form) -> str:
     letters, kick = target.letters(), form.get("kick") == "yes"
     letters.edit(target.database, target.id, edited(letters, form.get("data", "")), kick=kick)
     return "The task has the new data, and is ready." if kick else "The task has the new data."
 
 
-def edited(letters: DeadLetters, text: str) -> Any:
-    if letters.options.get("codec") == "bytes":
+def edited(queue: DeadLetters | TaskQueue, text: str) -> Any:
+    if queue.options.get("codec") == "bytes":
         return text.replace("\r\n", "\n").encode()
     try:
         return msgspec.json.decode(text)
@@ -253,6 +264,21 @@ TASK_ACTIONS = {
             "The task is removed for good.",
             _told(lambda t: t.tasks().delete(t.database, t.id), "The task is deleted."),
             is_dangerous=True,
+        ),
+        Action(
+            "complete",
+            "Complete",
+            "The task was handed off. Its work is done, and it ends.",
+            _complete,
+            is_dangerous=True,
+            fields=(Field("result", "Result", help="empty for none"),),
+        ),
+        Action(
+            "fail",
+            "Fail",
+            "The task was handed off. Its attempt fails, and it is ready again.",
+            _fail,
+            fields=(Field("reason", "Reason"),),
         ),
         Action("edit", "Save", "The task gets other data. Its old data is lost.", _edit, is_dangerous=True),
     )
@@ -464,7 +490,7 @@ class Posting:
         path = f"{request.scope.get('root_path', '')}/queues/{segment(target.queue)}"
         if form.get("back") == "dead":
             path += "/dead"
-        elif target.id and action.name not in ("delete", "cancel"):
+        elif target.id and action.name not in ("delete", "cancel", "complete"):
             path += f"/tasks/{target.id}"
         return path
 

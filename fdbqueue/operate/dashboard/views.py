@@ -498,11 +498,14 @@ def task_view(look: TaskLook) -> TaskView:
         return TaskView(look, _life(times, ()))
     task = look.explanation.task
     life, actions = _life(_times(task), look.failures), TASK_ACTIONS[task.state]
+    if task.handed_to is not None:
+        actions = ("complete", "fail", *actions)
     return TaskView(look, life, payload_text(task.data), actions, editable(task, look.options))
 
 
 def _times(task: Task) -> dict[str, float | None]:
-    until = {TaskState.TAKEN: "end of lease", TaskState.DELAYED: "due"}.get(task.state, "until")
+    of_taken = "end of lease" if task.handed_to is None else "end of hand-off"
+    until = {TaskState.TAKEN: of_taken, TaskState.DELAYED: "due"}.get(task.state, "until")
     return {
         "put": task.created,
         "taken": task.taken,

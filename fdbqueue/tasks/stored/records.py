@@ -23,6 +23,7 @@ fields.
 
 import struct
 from collections.abc import Callable, Mapping, Sequence
+from itertools import repeat
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
@@ -63,6 +64,23 @@ class Member(msgspec.Struct, frozen=True, array_like=True):
     """True if it was buried, and counts as failed since: a later end does not count it once more."""
 
 
+HANDED_OFF = b"fdbqueue handoff"
+"""In place of the session of a task that was handed off: no session has this id."""
+
+
+class Handed(msgspec.Struct, frozen=True, array_like=True):
+    """What a task that was handed off waits for. Append fields with a default; never reorder."""
+
+    ttl_us: Count
+    """The time that it had to be completed."""
+    waits_for: str = ""
+    """A text for people; empty for none."""
+
+
+HANDED_AT = 1
+"""The place of `Handed` in `Extra.more`."""
+
+
 class Extra(msgspec.Struct, frozen=True, array_like=True):
     """The parts of a record that few tasks have. Append values to `more`, never fields behind it: an earlier
     release keeps those, and drops any other part when it rewrites the record.
@@ -87,12 +105,27 @@ class Extra(msgspec.Struct, frozen=True, array_like=True):
     limit_keys: dict[str, bytes] = {}
     """The one among them that it names with a key, packed; empty for a task that names none so."""
     more: tuple[Any, ...] = ()
-    """Attempts and backoff (tasks/attempts.py); behind them parts that a newer release has appended: they are
-    kept, and not read.
+    """Attempts and backoff (tasks/attempts.py), and `Handed`, or None for each. Behind them, parts that a newer
+    release has appended: they are kept, and not read.
     """
 
     def with_steps(self, steps: int, steps_bytes: int) -> "Extra":
         return msgspec.structs.replace(self, steps=steps, steps_bytes=steps_bytes)
+
+    @property
+    def handed(self) -> Handed | None:
+        """That of a task that was handed off; None for another task, and for a part that cannot be read."""
+        try:
+            return msgspec.convert(self.more[HANDED_AT], Handed | None) if self.more[HANDED_AT:] else None
+        except msgspec.ValidationError:
+            return None
+
+    def with_handed(self, handed: Handed | None) -> "Extra":
+        before = (*self.more, *repeat(None, HANDED_AT))[:HANDED_AT]
+        more = [*before, handed, *self.more[HANDED_AT + 1 :]]
+        while more and more[-1] is None:
+            more.pop()
+        return msgspec.structs.replace(self, more=tuple(more))
 
 
 extra_to_bytes = msgspec.msgpack.Encoder().encode
@@ -100,9 +133,9 @@ extra_to_bytes = msgspec.msgpack.Encoder().encode
 
 def without_slots(extra: Extra) -> Extra | None:
     """The extra parts of a task that is taken no more; None for a task that has no other part."""
-    if not extra.slots:
+    if not (extra.slots or extra.more[HANDED_AT:]):
         return extra
-    rest = msgspec.structs.replace(extra, slots={})
+    rest = msgspec.structs.replace(extra, slots={}).with_handed(None)
     return None if rest == Extra() else rest
 
 

@@ -119,7 +119,8 @@ class _Turn:
         self._error: BaseException | None = None
         ended, failed = lambda _: self._changed.set(), self._failed
         self.hooks = Hooks(
-            succeeded=ended, snoozed=ended, cancelled=ended, retried=failed, buried=failed, lease_lost=failed
+            **dict.fromkeys(("succeeded", "snoozed", "handed_off", "cancelled"), ended),
+            **dict.fromkeys(("retried", "buried", "lease_lost"), failed),
         )
 
     def run(self, worker: Worker, queues: Sequence[TaskQueue], deadline_s: float) -> Tally:
