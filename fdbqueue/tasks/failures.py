@@ -25,17 +25,18 @@ from fdbqueue.tasks.stored.records import Record, TaskKeys, record_to_bytes
 
 RETRIED, BURIED, LEASE_LOST = "retried", "buried", "lease_lost"
 EXHAUSTED, EXCUSED = "exhausted", "excused"
+NOT_COMPLETED = "NotCompleted"
 
 LEASE_OVER = Failure("LeaseLost", "its lease ended before its holder ended the task")
 HOLDER_DIED = Failure("LeaseLost", "its holder's session died")
 
 
 def uncompleted(record: Record) -> Failure:
-    """That of a task that was handed off."""
+    """That of a task that nobody has completed in time."""
     handed = None if record.extra is None else record.extra.handed
     within = "" if handed is None else f" within {handed.ttl_us / 1_000_000:g} s"
-    waited_for = f", for {handed.waits_for}" if handed is not None and handed.waits_for else ""
-    return Failure("NotCompleted", f"it was handed off{waited_for}, and nobody completed it{within}")
+    waited_for = f": it waited for {handed.waits_for}" if handed is not None and handed.waits_for else ""
+    return Failure(NOT_COMPLETED, f"nobody completed it{within}{waited_for}")
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True):

@@ -138,7 +138,7 @@ def test_a_task_without_a_completion_in_time_has_failed_once(bench: MakeBench) -
     )
     [failure] = b.queue.failures(b.db, task)
     assert (failure.error, failure.attempt) == ("NotCompleted", 1)
-    assert failure.message == "it was handed off, for Ada, and nobody completed it within 60 s"
+    assert failure.message == "nobody completed it within 60 s: it waited for Ada"
     b.queue.ack(b.db, again)
     assert b.counts("ttr", "total") == (1, 0)
     assert is_sound(b.db)

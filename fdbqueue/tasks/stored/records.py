@@ -105,8 +105,8 @@ class Extra(msgspec.Struct, frozen=True, array_like=True):
     limit_keys: dict[str, bytes] = {}
     """The one among them that it names with a key, packed; empty for a task that names none so."""
     more: tuple[Any, ...] = ()
-    """Attempts and backoff (tasks/attempts.py), and `Handed`, or None for each. Behind them, parts that a newer
-    release has appended: they are kept, and not read.
+    """Attempts and backoff (tasks/attempts.py), and `Handed`, or None for each. Behind them, parts that a
+    newer release has appended: they are kept, and not read.
     """
 
     def with_steps(self, steps: int, steps_bytes: int) -> "Extra":

@@ -3,7 +3,7 @@
 Everything that time alone sets free is free at the last of these deadlines:
 
 - the heartbeat of each session;
-- the end of each lease, but at most the deadline of its session, and the end of each delay;
+- the end of each lease, but at most the deadline of its session, and the end of each delay and hand-off;
 - REQUEST_DEADLINE_S after the deadline of each request: live takes serve it until then, and its result waits
   for that time; and the deadline of each result that waits now;
 - the end of each window of a unique key, of each result of a task, and of each ended task that is kept.
@@ -44,7 +44,7 @@ from fdbqueue.tasks.group_settling import counts_of, readable_row
 from fdbqueue.tasks.limits.rule import LimitKeys, rule_of
 from fdbqueue.tasks.options import is_kind, stored_settings
 from fdbqueue.tasks.queue import TaskQueue
-from fdbqueue.tasks.stored.records import Record, TaskKeys, id_text, record_of
+from fdbqueue.tasks.stored.records import HANDED_OFF, Record, TaskKeys, id_text, record_of
 from tests.system.audit.model import Mirror
 
 _LOCK_AGE_S = 0.5
@@ -228,7 +228,8 @@ def _due_of_line(rows: Mirror, line: LineKeys) -> Iterator[int]:
 def free_at_us(record: Record, beats: dict[bytes, int]) -> int:
     """The end of the delay or of the lease of a task; 0 in other states."""
     if record.state == TaskState.TAKEN:
-        return min(record.until_us, beats.get(record.session, 0))
+        is_handed_off = record.session == HANDED_OFF
+        return record.until_us if is_handed_off else min(record.until_us, beats.get(record.session, 0))
     return record.until_us if record.state == TaskState.DELAYED else 0
 
 

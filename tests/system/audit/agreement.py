@@ -43,7 +43,7 @@ from fdbqueue.tasks.stored import records
 from fdbqueue.tasks.stored.key_counts import slug_of
 from fdbqueue.tasks.stored.keyed import STATE, Keyed
 from fdbqueue.tasks.stored.keyed import parts_of as parts_beside
-from fdbqueue.tasks.stored.records import LIVE_NAMES, LIVE_OF, Record, TaskKeys, id_text, unpacked
+from fdbqueue.tasks.stored.records import HANDED_OFF, LIVE_NAMES, LIVE_OF, Record, TaskKeys, id_text, unpacked
 from fdbqueue.testing.trace import Commit
 from tests.system.audit.line import LineStep, Liveness
 from tests.system.audit.model import Mirror, Step, TaskStep, is_taken, signed
@@ -317,7 +317,9 @@ def lost_leases(
     for id_, (before, after) in step.moves.items():
         if before is None or after is None or (before.state, after.state) not in _MOVES:
             yield f"{_UNDONE} it does more to the task {id_text(id_)} than lease it"
-        elif before.token == after.token and not _is_renewed(before, after):
+        elif after.session == HANDED_OFF:
+            yield f"{_UNDONE} the task {id_text(id_)} is handed off"
+        elif before.token == after.token and before.session != HANDED_OFF and not _is_renewed(before, after):
             yield f"{_UNDONE} it does more to the task {id_text(id_)} than renew its lease"
     yield from _for_named_sessions(shape, step, line, mirror)
 

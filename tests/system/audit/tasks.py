@@ -11,12 +11,21 @@ from dataclasses import dataclass, field
 from fdbqueue.core.line.decision import Delivery, LineKeys
 from fdbqueue.core.partitions import FLAG, SharedKeys
 from fdbqueue.core.task import TaskState
+from fdbqueue.tasks.failures import NOT_COMPLETED
 from fdbqueue.tasks.limits.lanes import keyed_limit, limits_named
 from fdbqueue.tasks.shape import Shape
 from fdbqueue.tasks.stored import records
 from fdbqueue.tasks.stored.discipline import Bag
 from fdbqueue.tasks.stored.keyed import Keyed
-from fdbqueue.tasks.stored.records import NEVER_US, NUMBER, SESSION_BYTES, Record, TaskKeys, id_text
+from fdbqueue.tasks.stored.records import (
+    HANDED_OFF,
+    NEVER_US,
+    NUMBER,
+    SESSION_BYTES,
+    Record,
+    TaskKeys,
+    id_text,
+)
 from tests.system.audit.line import LineStep, Liveness, Requests
 from tests.system.audit.model import Mirror, Step, TaskStep, is_taken
 
@@ -55,6 +64,8 @@ class Lives:
         for before, after in step.moves.values():
             if after is None or after.state != TaskState.TAKEN or (before and before.token == after.token):
                 continue
+            if after.session == HANDED_OFF:
+                continue
             first = self._tokens.setdefault(after.token, step.commit.version)
             if first != step.commit.version:
                 yield f"the task {id_text(after.id)} is taken by a token of the commit {first}"
@@ -69,7 +80,7 @@ def _whole(record: Record) -> Iterator[str]:
     is_taken = record.state == TaskState.TAKEN
     if (
         bool(record.session) != is_taken
-        or bool(record.token) != is_taken
+        or bool(record.token) != (is_taken and record.session != HANDED_OFF)
         or bool(record.taken_us) != is_taken
     ):
         yield "has a lease, and is not taken, or is taken without a lease"
@@ -170,12 +181,25 @@ def lapses_in_time(before: Record, after: Record, step: TaskStep) -> Iterator[st
 
 def leased_for_its_ttr(before: Record, after: Record, step: TaskStep) -> Iterator[str]:
     """A new lease begins at its take, by the clock of the taker, and ends after the ttr or with the ttl."""
-    if after.state != TaskState.TAKEN or before.token == after.token:
+    if after.state != TaskState.TAKEN or before.token == after.token or after.session == HANDED_OFF:
         return
     if after.until_us not in (min(after.taken_us + after.ttr_us, NEVER_US), after.expires_us):
         yield "has a lease of another length than its ttr"
     if after.taken_us > step.commit.now_us + SLACK_US:
         yield f"was taken in the future of {step.commit.now_us}"
+
+
+def handed_off_by_its_holder(before: Record, after: Record, step: TaskStep) -> Iterator[str]:
+    """A hand-off is a part of an attempt. Nothing moves its time, and a sweep ends it then."""
+    was, is_now = (one.state == TaskState.TAKEN and one.session == HANDED_OFF for one in (before, after))
+    if before.attempts == after.attempts and after.state == TaskState.TAKEN:
+        if was and (not is_now or after.until_us != before.until_us):
+            yield f"was handed off, and has another lease in that attempt: {before}"
+        if is_now and before.state != TaskState.TAKEN:
+            yield f"is handed off, and was not taken: {before}"
+    is_over = was and after.error == NOT_COMPLETED and after.failures > before.failures
+    if is_over and before.until_us > step.commit.now_us + SLACK_US:
+        yield f"was handed off until {before.until_us}, and it is {step.commit.now_us}"
 
 
 def expires_later(before: Record, after: Record, step: TaskStep) -> Iterator[str]:
@@ -220,6 +244,7 @@ _RULES: tuple[Rule, ...] = (
     renewed_in_time,
     lapses_in_time,
     leased_for_its_ttr,
+    handed_off_by_its_holder,
     expires_later,
     forgiven_by_a_kick,
     ends_the_row,
