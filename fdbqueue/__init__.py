@@ -79,6 +79,7 @@ if TYPE_CHECKING:
     from fdbqueue.tasks.queue import TaskConsumer, TaskProducer, TaskQueue
     from fdbqueue.tasks.redrive import DeadLetter, FailureClass, Redrive, RedriveState, RedriveStep
     from fdbqueue.tasks.schedules import Schedule, fire_due, list_schedules
+    from fdbqueue.tasks.selected import ChangedTasks
 
     # Not `open`: `from fdbqueue import *` would hide the builtin.
     __all__ = [
@@ -87,6 +88,7 @@ if TYPE_CHECKING:
         "AnyTransaction",
         "Backoff",
         "Bury",
+        "ChangedTasks",
         "Check",
         "Codec",
         "Database",
@@ -241,6 +243,7 @@ _HOMES = {
     "tasks.limits.limit": "Limit",
     "tasks.queue": "TaskConsumer TaskProducer TaskQueue",
     "tasks.schedules": "Schedule fire_due list_schedules",
+    "tasks.selected": "ChangedTasks",
     "tasks.firing": "ScheduleStatus",
 }
 if not TYPE_CHECKING:  # a checker would let any name pass

@@ -505,6 +505,7 @@ class TaskQueue(Putting[BlockingTaskQueue], Taking[BlockingTaskQueue], AsideFace
     tasks = awaited(BlockingTaskQueue.tasks)
 
     kick = awaited(BlockingTaskQueue.kick)
+    change = awaited(BlockingTaskQueue.change)
     release_all = awaited(BlockingTaskQueue.release_all)
     release_some = awaited(BlockingTaskQueue.release_some)
     truncate = awaited(BlockingTaskQueue.truncate)

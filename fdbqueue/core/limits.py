@@ -299,6 +299,9 @@ DUE_COUNTED_MAX = 1_000
 # Batches that a call given a transaction sweeps before it answers "nothing" or "no room".
 TIDY_ROUNDS_MAX = 20
 VERB_BATCH = 200
+# A change of waiting tasks looks at this number of them in one transaction; a call with a filter of data
+# looks at the second number. A dry run shows the third.
+LOOKED_THROUGH, SEARCHED_TASKS, EXAMPLES = 500, 10_000, 10
 # After ATTEMPTS_TOGETHER_MAX conflicts the acks of a batch run alone.
 ATTEMPTS_TOGETHER_MAX = 2
 # Takes, in equal parts of its time, for a batch that waits for more tasks; and that time of a worker.

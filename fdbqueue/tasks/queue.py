@@ -8,7 +8,7 @@ share transactions (core/calls.py, tasks/calls.py).
 The verbs that look at a task queue, and the callback that is told of its changes, are a base of it.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from operator import attrgetter
 from types import EllipsisType
@@ -20,6 +20,7 @@ from fdbqueue.core.arguments import (
     checked_count,
     checked_event,
     checked_fraction,
+    checked_function,
     checked_stop,
     checked_take_timeout,
     checked_whole,
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from fdbqueue.core.task import Explanation
     from fdbqueue.tasks.altering import Alteration
     from fdbqueue.tasks.looking import KeyStatistics
+    from fdbqueue.tasks.selected import ChangedTasks
 
 
 class Looks(TaskHandle):
@@ -570,6 +572,41 @@ class TaskQueue(Looks, Leaving, Putting, KeepsAside):
             if looked < batch:
                 break
         return kicked
+
+    def change(
+        self,
+        tr: DatabaseOrTransaction,
+        where: Mapping[str, Any],
+        set: Mapping[str, Any] | None = None,
+        *,
+        do: Literal["kick", "bury", "cancel", "delete"] | None = None,
+        dry_run: bool = False,
+        after: str | None = None,
+        look: int | None = None,
+        progress: "Callable[[ChangedTasks], object] | None" = None,
+    ) -> "ChangedTasks":
+        """Give waiting tasks new options, move them, or apply a verb to them: all that match each filter.
+
+        Taken tasks are left alone. `where`: "state" (ready, delayed, buried), "key", "headers.NAME",
+        "older_than" (seconds since the put), "class" (of failure), "data.PATH" (the value there in the data);
+        {} is every waiting task. `set`: "pri", "delay", "limits" as of a put; or "queue", the name of another
+        queue, where the tasks get new ids, and buried ones are ready. `do`: a verb in place of new options.
+
+        Given a database, the call uses bounded transactions, and calls `progress` after each of them. A task
+        changes once, or not at all if it is taken meanwhile. One that is put meanwhile may match or not. The
+        call looks at up to `look` tasks: with a filter of data limits.SEARCHED_TASKS by default, else all.
+        The `after` of the answer is that of the call that goes on. A `dry_run` changes nothing.
+        Reads: the tasks by snapshot, with a filter of data their payloads; those that match serialisably.
+        Writes: as the verbs about one task; into another queue, as a put.
+        Conflicts: a change of the tasks that match.
+        Raises: InvalidArgument, UnsupportedOption; QueueNotFound, QueueKindMismatch and QueueFull for the
+        other queue. In a transaction, TooMuchForOneTransaction if more tasks remain than it may look at, or
+        change.
+        """
+        selection = late.selected.selection_of(self._shape, where, set, do)
+        so_far, most = late.selected.begin(after), late.selected.look_of(selection, look)
+        told = None if progress is None else checked_function("progress", progress)
+        return late.selected.changed(self, tr, selection, so_far, most, told, dry_run=dry_run)
 
     def release_all(self, tr: DatabaseOrTransaction) -> None:
         """Release every taken task, whatever its holder.

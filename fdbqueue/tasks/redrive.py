@@ -22,7 +22,7 @@ from dataclasses import replace as replace_fields
 from enum import StrEnum
 from itertools import groupby
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import msgspec
 from msgspec.structs import replace
@@ -325,8 +325,8 @@ class Elsewhere:
         self._shape = calls.shape
 
     @classmethod
-    def find(cls, change: Change, database: Database, name: str) -> "Elsewhere":
-        """The queue of that name.
+    def find(cls, change: Change, database: Database, name: str, option: str = "into") -> Self:
+        """The queue of that name, which is the value of `option`.
 
         Reads: its definition.
         Raises: QueueNotFound; QueueKindMismatch for a queue of no tasks; InvalidArgument for the queue of the
@@ -337,7 +337,7 @@ class Elsewhere:
         if not is_kind(found.kind):
             raise QueueKindMismatch(name=name, found=found.kind, wanted="a kind of task queue")
         shape = shape_of(registry, found)
-        _require_alike(change.shape, shape)
+        _require_alike(change.shape, shape, option)
         return cls(calls_of(database, shape))
 
     def room(self, tr: Transaction, count: int) -> int:
@@ -350,7 +350,7 @@ class Elsewhere:
         return max(0, min(count, capacity - self._calls.parts.ask_size(tr)()))
 
     def move(self, changes: Sequence[Change], chosen: Sequence[Chosen]) -> int:
-        """Move buried tasks, and their failures. Return their number: one with an unreadable payload stays.
+        """Move tasks, and their failures. Return their number: one with an unreadable payload stays.
 
         Reads: the payloads and the failures, by snapshot; as a put.
         Writes: as a put, and clears the tasks here.
@@ -407,12 +407,12 @@ def _payload(reply: Callable[[], bytes]) -> bytes | None:
         return None
 
 
-def _require_alike(ours: Shape, other: Shape) -> None:
+def _require_alike(ours: Shape, other: Shape, option: str) -> None:
     if other.definition.id == ours.definition.id:
-        raise InvalidArgument(name="into", wanted="another queue, or None", got=other.name)
+        raise InvalidArgument(name=option, wanted="another queue, or None", got=other.name)
     if other.settings.codec != ours.settings.codec:
         wanted = f"a queue with the codec {ours.settings.codec!r}, as payloads are moved unread"
-        raise InvalidArgument(name="into", wanted=wanted, got=other.name)
+        raise InvalidArgument(name=option, wanted=wanted, got=other.name)
 
 
 @dataclass(frozen=True)

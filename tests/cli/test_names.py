@@ -61,6 +61,7 @@ COMMANDS: dict[str, list[str]] = {
     "redrive status": ["Q"],
     "redrive stop": ["Q"],
     "release": ["Q", "00"],
+    "change": ["Q", "--set", "pri=1"],
     "release-all": ["Q"],
     "repartition": ["Q", "2"],
     "result": ["Q", "00"],

@@ -15,6 +15,7 @@ from fdbqueue.core.database import Database, run
 from fdbqueue.core.errors import NotTaken
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.task import Failure, Task, TaskState
+from fdbqueue.operate.cli.changing import Pairs, change_where, requires_where, where_options
 from fdbqueue.operate.cli.exits import Refused
 from fdbqueue.operate.cli.frame import (
     RETAIN,
@@ -147,14 +148,27 @@ def touch(here: Here, queue: str, token: str, ttr: float | None) -> None:
 
 
 @command(cli, queue_argument)
-@click.argument("ids", nargs=-1, required=True, metavar="ID|TOKEN...")
+@click.argument("ids", nargs=-1, metavar="[ID|TOKEN...]")
 @failure_options
-def bury(here: Here, queue: str, ids: tuple[str, ...], failure: str | None, reason: str | None) -> None:
+@where_options
+def bury(
+    here: Here,
+    queue: str,
+    ids: tuple[str, ...],
+    failure: str | None,
+    reason: str | None,
+    where: Pairs,
+    **walk: Any,
+) -> None:
     """Bury tasks: they are not taken until `kick`. The lease of a taken task ends.
 
-    By a TOKEN, which `fdbqueue take` has printed, only under that lease. Status 1: a task is not there, or
-    its lease is over.
+    By a TOKEN, which `fdbqueue take` has printed, only under that lease. With --where, waiting tasks that
+    match are buried (see `change`). Status 1: a task is not there, or its lease is over.
     """
+    requires_where(bool(ids or failure or reason), where, walk)
+    if where:
+        change_where(here, queue, where, walk, verb="bury")
+        return
     failed = _failure(failure, reason)
 
     def bury_one(found: TaskQueue, database: Database, id_: str) -> Task:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from functools import partial
+from typing import Any
 
 import click
 
@@ -13,6 +14,7 @@ from fdbqueue.core.page import Page
 from fdbqueue.core.task import EndedTask, Explanation, Task, TaskState
 from fdbqueue.core.visible import counted
 from fdbqueue.operate import cli as late
+from fdbqueue.operate.cli.changing import Pairs, change_where, requires_where, where_options
 from fdbqueue.operate.cli.exits import Refused, say
 from fdbqueue.operate.cli.frame import (
     WAIT,
@@ -198,7 +200,7 @@ ENDED_COLUMNS = columns(
 REASON_COLUMNS = columns("reason", finding="text", cure="cure", **{"in": time_in("in")})
 
 
-ids_argument = click.argument("ids", nargs=-1, required=True, metavar="ID...")
+ids_argument = click.argument("ids", nargs=-1, metavar="[ID...]")
 
 
 @command(cli, queue_argument)
@@ -231,8 +233,13 @@ def _listed(database: Database, queue: TaskQueue, state: TaskState, count: int) 
 @command(cli, queue_argument)
 @click.option("-n", "count", type=click.IntRange(min=0), metavar="N", help="the first N [1]")
 @click.option("--all", "everything", is_flag=True, help="all buried tasks")
-def kick(here: Here, queue: str, count: int | None, everything: bool) -> None:
-    """Make the first buried tasks of QUEUE ready again."""
+@where_options
+def kick(here: Here, queue: str, count: int | None, everything: bool, where: Pairs, **walk: Any) -> None:
+    """Make the first buried tasks of QUEUE ready again, or those that match (see `change`)."""
+    if where or any(walk.values()):
+        requires_where(everything or count is not None, where, walk)
+        change_where(here, queue, where, walk, verb="kick")
+        return
     if everything and count is not None:
         raise click.UsageError("kick takes -n N or --all, not both")
     with here.tasks(queue) as (database, found):
@@ -246,8 +253,13 @@ def _verb_of_each(verb: Callable[[TaskQueue, Database, str], Task], done: str, t
     """Make a command that applies `verb` to each task."""
 
     @command(cli, queue_argument, ids_argument, name=verb.__name__, help=told)
-    def each(here: Here, queue: str, ids: tuple[str, ...]) -> None:
-        do_each(here, queue, ids, verb, done)
+    @where_options
+    def each(here: Here, queue: str, ids: tuple[str, ...], where: Pairs, **walk: Any) -> None:
+        requires_where(bool(ids), where, walk)
+        if where:
+            change_where(here, queue, where, walk, verb=verb.__name__)
+        else:
+            do_each(here, queue, ids, verb, done)
 
 
 def do_each(
@@ -271,10 +283,12 @@ def do_each(
 
 _CANCEL = """End tasks. The handler of a taken one learns of it at the next heartbeat of its worker.
 
-A taken task ends with its lease: no other attempt begins. A command of `work --exec` is killed.
+A taken task ends with its lease: no other attempt begins. A command of `work --exec` is killed. With
+--where, waiting tasks that match end (see `change`).
 """
+_DELETE = "Remove tasks, in any state; with --where, waiting tasks that match (see `change`)."
 _verb_of_each(TaskQueue.cancel, "cancelled", _CANCEL)
-_verb_of_each(TaskQueue.delete, "deleted", "Remove tasks, in any state.")
+_verb_of_each(TaskQueue.delete, "deleted", _DELETE)
 
 
 @command(cli, queue_argument, id_argument)
@@ -291,7 +305,7 @@ def complete(here: Here, queue: str, id_: str, result: str | None, as_text: bool
         raise click.BadParameter(str(reason), param_hint="RESULT") from None
     with here.tasks(queue) as (database, found), refusing_missing(database, found, id_):
         task = found.complete(database, id_, value)
-    here.tell(f"{id_} completed", task_row(task))
+    here.tell(f"{id_} completed", task_row(task, found.options))
 
 
 @command(cli, queue_argument, id_argument)
@@ -301,7 +315,7 @@ def fail(here: Here, queue: str, id_: str, reason: str, delay: float) -> None:
     """Fail the attempt of a task of QUEUE that its handler has handed off, for this REASON."""
     with here.tasks(queue) as (database, found), refusing_missing(database, found, id_):
         task = found.fail(database, id_, reason, delay=delay)
-    here.tell(f"{id_} failed", task_row(task))
+    here.tell(f"{id_} failed", task_row(task, found.options))
 
 
 @command(cli, queue_argument, name="release-all")

@@ -25,7 +25,7 @@ from fdbqueue.operate.cli.exits import REFUSED, CommandError, Refused
 from fdbqueue.operate.cli.session import ELEMENT_KINDS, of_another_kind
 
 _ALIASES = {
-    "task": ("after", "id_", "ids"),
+    "task": ("id_", "ids", "after"),
     "limit": ("limits", "name"),
     "name": ("queue", "queues"),
     "shared_directory": ("shared",),

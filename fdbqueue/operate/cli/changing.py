@@ -1,0 +1,159 @@
+"""`fdbqueue change`, and `--where` of the verbs about tasks: waiting tasks that match, changed together."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import click
+
+from fdbqueue.core.database import Database
+from fdbqueue.core.errors import FdbQueueError
+from fdbqueue.core.signals import Interrupted
+from fdbqueue.core.visible import counted
+from fdbqueue.operate.cli.exits import say
+from fdbqueue.operate.cli.frame import Here, cli, command, key_in, queue_argument, values_of
+from fdbqueue.operate.cli.show import PLAIN_EVERY_S, columns, json_in, task_row
+from fdbqueue.tasks.selected import ChangedTasks
+
+_TEXTS = ("state", "class", "headers", "queue")
+"""Names with values that are texts. Others are JSON, or else text."""
+_EXAMPLES = columns("id", "state", pri="pri", key=json_in("key"), data=json_in("data", null=True))
+Pairs = Sequence[tuple[str, str]]
+
+
+class _Pair(click.types.StringParamType):
+    name = "name=value"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        name, separator, text = value.partition("=")
+        if not (name and separator):
+            self.fail(f"{value!r} is no NAME=VALUE", param, ctx)
+        return name, text
+
+
+_WHERE = "state, key, headers.NAME, older_than, class or data.PATH; repeatable"
+_OPTIONS = (
+    click.option("--where", type=_Pair(), multiple=True, metavar="NAME=VALUE", help=_WHERE),
+    click.option("--dry-run", is_flag=True, help="change nothing: count, and show ten of them"),
+    click.option("--after", metavar="PLACE", help="go on where another call has ended"),
+    click.option("--look", type=click.IntRange(min=1), metavar="N", help="look at N tasks at most"),
+)
+
+
+def where_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options that choose waiting tasks."""
+    for option in reversed(_OPTIONS):
+        option(function)
+    return function
+
+
+def requires_where(others: bool, where: Pairs, walk: Mapping[str, Any]) -> None:
+    """Raises: UsageError for a command with IDs or a number, and with filters, or with neither."""
+    if others and (where or any(walk.values())):
+        raise click.UsageError("--where, with its options, stands alone")
+    if not others and not where:
+        raise click.UsageError("tell which tasks: IDs, or --where")
+
+
+@command(cli, queue_argument)
+@where_options
+@click.option(
+    "--set",
+    "set",
+    type=_Pair(),
+    multiple=True,
+    required=True,
+    metavar="NAME=VALUE",
+    help=("pri, delay, queue, limits=NAME or limits.NAME=KEY; repeatable"),
+)
+def change(here: Here, queue: str, where: Pairs, set: Pairs, **walk: Any) -> None:
+    """Give waiting tasks of QUEUE that match other options, or move them to another queue.
+
+    Taken tasks are left alone. Each filter must match; without one, all waiting tasks do. Ages and delays are
+    in seconds. With data.PATH, the command looks at the first 10000 tasks, and tells how to go on. A queue
+    that tasks move to must have the same codec, and a kind with all their options.
+    """
+    change_where(here, queue, where, walk, options=_set_of(set))
+
+
+def change_where(
+    here: Here,
+    queue: str,
+    where: Pairs,
+    walk: Mapping[str, Any],
+    *,
+    verb: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> None:
+    """Change the tasks that match, step by step. A signal takes effect between two steps."""
+    filters = {name: _value(name, text) for name, text in where}
+    if len(filters) < len(where):
+        raise click.UsageError("--where names a filter twice")
+    with here.tasks(queue) as (database, found):
+        there = found.statistics(database)["tasks"]["total"]
+        progress = _Progress(here, database, there)
+        try:
+            with here.signals.deferred():
+                answer = found.change(database, filters, options, do=verb, progress=progress.tell, **walk)  # type: ignore[arg-type]
+        except (Interrupted, FdbQueueError):
+            progress.tell_rest()
+            raise
+    _answer(here, queue, answer, there, dry_run=walk["dry_run"])
+
+
+class _Progress:
+    """The lines that tell how far a change has come."""
+
+    def __init__(self, here: Here, database: Database, there: int) -> None:
+        self._here, self._there, self._now = here, there, database.runtime.monotonic
+        self._next_s = self._now() + PLAIN_EVERY_S
+        self._last = ChangedTasks()
+
+    def tell(self, so_far: ChangedTasks) -> None:
+        self._last = so_far
+        if self._now() >= self._next_s and not self._here.as_json:
+            say(f"{_looked(so_far, self._there)}, {so_far.changed:,} changed so far")
+            self._next_s = self._now() + PLAIN_EVERY_S
+        if so_far.after is not None:
+            self._here.signals.check()
+
+    def tell_rest(self) -> None:
+        if self._last.after is not None:
+            say(f"{_looked(self._last, self._there)}, {self._last.changed:,} changed; {_onward(self._last)}")
+
+
+def _looked(so_far: ChangedTasks, there: int) -> str:
+    return f"looked at {so_far.looked_at:,} of {counted(max(there, so_far.looked_at), 'task')}"
+
+
+def _onward(so_far: ChangedTasks) -> str:
+    return f"go on with --after {so_far.after}"
+
+
+def _answer(here: Here, queue: str, answer: ChangedTasks, there: int, *, dry_run: bool) -> None:
+    if dry_run and not here.as_json:
+        here.show(map(task_row, answer.examples), _EXAMPLES)
+    done = f"{answer.matched:,} match, nothing was changed" if dry_run else f"{answer.changed:,} changed"
+    rest = "" if answer.after is None else f"; {_looked(answer, there)}; {_onward(answer)}"
+    numbers = {name: getattr(answer, name) for name in ("looked_at", "matched", "changed", "after")}
+    here.tell(f"{done}{rest}", {"queue": queue, **numbers, "examples": [*map(task_row, answer.examples)]})
+
+
+def _value(name: str, text: str) -> Any:
+    first = name.partition(".")[0]
+    if first in _TEXTS:
+        return text
+    return key_in(text, False) if first == "key" else values_of((text,), False)[0]
+
+
+def _set_of(pairs: Pairs) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    for name, text in pairs:
+        first, _, limit = name.partition(".")
+        if first == "limits":
+            named = options.setdefault("limits", {})
+            named |= {limit: key_in(text, False)} if limit else {one: None for one in (text,) if one}
+        elif name in options:
+            raise click.UsageError(f"--set names {name} twice")
+        else:
+            options[name] = _value(name, text)
+    return options
