@@ -91,7 +91,7 @@ class Where:
 
 
 def _state_of(record: Record, now_us: int) -> str:
-    """The state, of which a delay that is over is no part; empty for an expired task."""
+    """The state of a task, which is ready once its delay is over; empty for an expired task."""
     current = record if record.state == TAKEN else edges.as_of(record, now_us)
     return "" if current is None else current.state
 
@@ -114,7 +114,7 @@ def _is_same(found: Any, wanted: Any) -> bool:
 
 @dataclass(frozen=True)
 class Edit:
-    """What becomes of the tasks: a verb, another queue, or new options; None for those that stay."""
+    """The change of the tasks: a verb, another queue, or new options; None for an option that stays."""
 
     verb: str | None = None
     into: str | None = None
@@ -339,24 +339,19 @@ def next_tasks(changes: Sequence[Change], after: bytes, most: int) -> tuple[list
     ), last is None
 
 
+@dataclass
 class Step:
-    """One transaction of a walk: the part behind `after`, which looks at `most` tasks at most."""
+    """One transaction of a walk: the part behind `so_far.after`, which looks at `most` tasks at most."""
 
-    def __init__(
-        self,
-        selection: Selection,
-        database: Database,
-        so_far: ChangedTasks,
-        most: int,
-        *,
-        dry_run: bool,
-        fills: bool,
-    ) -> None:
-        """`fills`: it moves as many tasks as the other queue has room for; otherwise all, or none."""
-        self._selection, self._database, self._so_far = selection, database, so_far
-        self._most, self._dry_run, self._fills = most, dry_run, fills
-        self.few = limits.VERB_BATCH
-        """The number of tasks that the next attempt changes at most."""
+    selection: Selection
+    database: Database
+    so_far: ChangedTasks
+    most: int
+    dry_run: bool
+    fills: bool
+    """True if it moves as many tasks as the other queue has room for; otherwise all, or none."""
+    few: int = field(default_factory=lambda: limits.VERB_BATCH)
+    """The number of tasks that the next attempt changes at most."""
 
     def __call__(self, changes: Sequence[Change]) -> ChangedTasks:
         """Return how far the walk has come.
@@ -365,28 +360,25 @@ class Step:
         Raises: as Onward.at; QueueFull if the other queue has no room.
         """
         few, self.few = self.few, max(1, self.few // 2)
-        onward = self._onward(changes)
-        rows, is_last = next_tasks(changes, place_bytes(self._so_far.after) or b"", self._most)
+        into = self.selection.edit.into
+        onward = None if into is None else Onward.at(changes[0], self.database, into)
+        rows, is_last = next_tasks(changes, place_bytes(self.so_far.after) or b"", self.most)
         looked_at, chosen = self._choose(changes, rows, few, onward)
-        changed = 0 if self._dry_run else self._changed(changes, chosen, onward)
+        changed = 0 if self.dry_run else self._changed(changes, chosen, onward)
         is_end = is_last and looked_at == len(rows)
         return ChangedTasks(
-            self._so_far.looked_at + looked_at,
-            self._so_far.matched + len(chosen),
-            self._so_far.changed + changed,
+            self.so_far.looked_at + looked_at,
+            self.so_far.matched + len(chosen),
+            self.so_far.changed + changed,
             None if is_end else place_text(rows[looked_at - 1].place),
             self._examples(changes, chosen),
         )
-
-    def _onward(self, changes: Sequence[Change]) -> Onward | None:
-        into = self._selection.edit.into
-        return None if into is None else Onward.at(changes[0], self._database, into)
 
     def _choose(
         self, changes: Sequence[Change], rows: Sequence[Seen], few: int, onward: Onward | None
     ) -> tuple[int, list[Chosen]]:
         """The number of rows that were looked at, and the tasks among them that match."""
-        (where, edit), now_us = self._selection, changes[0].now_us
+        (where, edit), now_us = self.selection, changes[0].now_us
         found = [
             (at, Chosen(row.partition, row.record))
             for at, row in enumerate(rows)
@@ -397,7 +389,7 @@ class Step:
             read = within_bytes([one.record.size_bytes for _, one in found])
             looked_at = found[read][0] if read < len(found) else looked_at
             found = self._with_data(changes, found[:read])
-        if onward is not None and self._fills:
+        if onward is not None and self.fills:
             # Without room for one, its put tells so.
             few = max(1, onward.room(changes[0].tr, few))
         few = _few_enough(found, few, edit.moves)
@@ -412,12 +404,12 @@ class Step:
             change = changes[one.partition]
             payload = ask_payload(change.tr, change.shape.keys, one.record)
             asked.append((at, one, partial(shown, change.shape.codec, payload)))
-        return [(at, one) for at, one, data in asked if self._selection.where.matches_data(data())]
+        return [(at, one) for at, one, data in asked if self.selection.where.matches_data(data())]
 
     def _changed(self, changes: Sequence[Change], chosen: Sequence[Chosen], onward: Onward | None) -> int:
         changed = 0
         for number, records in by_partition(sorted(chosen, key=attrgetter("partition"))):
-            # A conflict with every other change of them; what they are, this transaction knows.
+            # They were read by snapshot: from here on, another change of them aborts this one.
             for record in records:
                 changes[number].tr.add_read_conflict_key(changes[number].shape.keys.task(record.id))
             if onward is None:
@@ -427,7 +419,7 @@ class Step:
         return changed
 
     def _apply(self, change: Change, records: Sequence[Record]) -> int:
-        edit = self._selection.edit
+        edit = self.selection.edit
         if edit.verb is not None:
             return len(EDGES[edit.verb](change, records))
         pairs = [(record, edit.edited(record, change.now_us)) for record in records]
@@ -441,8 +433,8 @@ class Step:
         return len(pairs)
 
     def _examples(self, changes: Sequence[Change], chosen: Sequence[Chosen]) -> tuple[Task, ...]:
-        examples = self._so_far.examples
-        few = chosen[: limits.EXAMPLES - len(examples)] if self._dry_run else ()
+        examples = self.so_far.examples
+        few = chosen[: limits.EXAMPLES - len(examples)] if self.dry_run else ()
         for one in few[: within_bytes([one.record.size_bytes for one in few])]:
             shape = changes[one.partition].shape
             examples += (*shown_tasks(changes[0].tr, shape.keys, shape.codec, [one.record]),)

@@ -140,7 +140,7 @@ def test_a_new_priority_orders_the_tasks_of_a_key_anew(b: Bench) -> None:
     assert order == [3, 1, 2, 4, 0, "other"]
 
 
-def test_what_is_so_already_is_not_changed(b: Bench) -> None:
+def test_an_option_that_a_task_has_already_is_no_change(b: Bench) -> None:
     b.put(key=1, pri=2)
     before = b.stored()
     assert numbers(b.queue.change(b.db, {}, {"pri": 2})) == (1, 1, 0)
@@ -169,7 +169,7 @@ def test_no_delay_makes_delayed_tasks_ready(b: Bench) -> None:
     assert sorted(b.taken_data()) == ["late", "ready"]
 
 
-def test_a_task_that_waits_for_another_keeps_its_delay_and_its_queue(bench: MakeBench) -> None:
+def test_a_task_that_waits_for_another_one_stays(bench: MakeBench) -> None:
     b = bench("fifottl")
     first = b.put("first")
     b.put("second", after=first)
@@ -208,6 +208,24 @@ def test_a_verb_is_that_of_each_task(b: Bench) -> None:
     assert numbers(b.queue.change(b.db, {"key": 3}, do="kick")) == (4, 1, 1)
     assert [b.state(id_) for id_ in ids[2:]] == ["!", "r", "!", "!"]
     assert b.counts("delete", "cancel", "bury", "kick") == (1, 1, 4, 1)
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+@pytest.mark.parametrize("kind", ["fifo", "fifottl", "limfifottl", "utube", "utubettl", "fair", "bag"])
+def test_each_kind_has_the_changes_of_its_options(parted: MakeParted, kind: str, partitions: int) -> None:
+    b = parted(kind, **({} if partitions == 1 else {"partitions": partitions}))
+    b.put_each(range(9))
+    supports = b.queue._shape.kind.supports
+    edits: list[dict[str, Any]] = [{"do": "bury"}, {"do": "kick"}]
+    edits += [{"set": {"pri": 2}}] if supports("pri") else []
+    edits += [{"set": {"delay": 60}}, {"set": {"delay": 0}}] if supports("delay") else []
+    for edit in edits:
+        assert numbers(b.queue.change(b.db, {}, **edit)) == (9, 9, 9)
+        assert not verify(b.db, root=b.root).findings
+    TaskQueue.create(b.db, "other", kind, root=b.root)
+    assert numbers(b.queue.change(b.db, {"data": 4}, {"queue": "other"})) == (9, 1, 1)
+    assert sorted(b.taken_data()) == [0, 1, 2, 3, 5, 6, 7, 8]
+    assert not verify(b.db, root=b.root).findings
 
 
 # Other queues.
@@ -253,7 +271,7 @@ def test_a_task_key_stays_in_order_when_it_moves(parted: MakeParted, set_limits:
     assert not verify(b.db, root=b.root).findings
 
 
-def test_a_full_queue_gets_what_it_has_room_for(bench: MakeBench) -> None:
+def test_a_move_fills_the_other_queue_and_refuses_the_rest(bench: MakeBench) -> None:
     b = bench("limfifottl")
     there = other(b, "limfifottl", capacity=3)
     for n in range(5):
@@ -285,9 +303,7 @@ def test_a_change_takes_bounded_steps_and_meets_each_task_once(
     assert not verify(b.db, root=b.root).findings
 
 
-def test_a_walk_meets_a_task_once_though_it_moves_to_another_partition(
-    parted: MakeParted, set_limits: SetLimits
-) -> None:
+def test_a_walk_meets_a_task_once_though_it_moves(parted: MakeParted, set_limits: SetLimits) -> None:
     """A kick takes each task to the partition that its key has since the repartition."""
     set_limits(LOOKED_THROUGH=4)
     b = parted("utubettl", partitions=2)
@@ -382,7 +398,7 @@ def test_in_a_transaction_it_happens_with_the_rest_or_not_at_all(b: Bench) -> No
 
 
 @pytest.mark.parametrize("bounds", [{"VERB_BATCH": 3}, {"LOOKED_THROUGH": 3}])
-def test_a_transaction_refuses_more_than_it_may_hold_before_it_writes(
+def test_a_transaction_refuses_too_many_before_it_writes(
     b: Bench, set_limits: SetLimits, bounds: dict[str, int]
 ) -> None:
     for n in range(4):
@@ -432,10 +448,10 @@ def test_each_attempt_changes_half_as_many(b: Bench, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("partitions", [1, 3])
 @pytest.mark.parametrize("fate", [(COMMIT_UNKNOWN, True), (COMMIT_UNKNOWN, False), (NOT_COMMITTED, False)])
-def test_a_step_has_its_effect_once_with_any_result_of_its_commit(
+def test_a_step_counts_once_with_any_result_of_its_commit(
     db: Database, space: Subspace, fdb_module: ModuleType, fate: tuple[int, bool], partitions: int
 ) -> None:
-    """A second effect would count each burial twice, or bury what was kicked meanwhile."""
+    """A second effect would count each burial twice."""
     db, engine = faulty(db, fdb_module.FDBError)
     queue = TaskQueue.create(db, "q", "fifottl", partitions=partitions, root=space)
     there = TaskQueue.create(db, "other", "fifottl", root=space)

@@ -63,7 +63,7 @@ def requires_where(others: bool, where: Pairs, walk: Mapping[str, Any]) -> None:
     multiple=True,
     required=True,
     metavar="NAME=VALUE",
-    help=("pri, delay, queue, limits=NAME or limits.NAME=KEY; repeatable"),
+    help="pri, delay, queue, limits=NAME or limits.NAME=KEY; repeatable",
 )
 def change(here: Here, queue: str, where: Pairs, set: Pairs, **walk: Any) -> None:
     """Give waiting tasks of QUEUE that match other options, or move them to another queue.

@@ -165,8 +165,10 @@ def bury(
     By a TOKEN, which `fdbqueue take` has printed, only under that lease. With --where, waiting tasks that
     match are buried (see `change`). Status 1: a task is not there, or its lease is over.
     """
-    requires_where(bool(ids or failure or reason), where, walk)
+    requires_where(bool(ids), where, walk)
     if where:
+        if failure or reason:
+            raise click.UsageError("--where, with its options, stands alone")
         change_where(here, queue, where, walk, verb="bury")
         return
     failed = _failure(failure, reason)
