@@ -53,6 +53,7 @@ ROOMS: Mapping[str, str] = {
     "recipe": _ITEMS,
     "redrive": _DEAD,
     "schedules": _SCHEDULES,
+    "selected": "selected",
     "sessions": _SESSIONS,
     "stored": _KEYED,
     "stored/records": "results weighty exact_mixed exact",

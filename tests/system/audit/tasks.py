@@ -106,6 +106,11 @@ def _is_overwritten(before: Record, step: TaskStep) -> bool:
     return bool(step.calls["other"] and before.extra and before.extra.unique)
 
 
+def _is_changed(before: Record, after: Record, step: TaskStep) -> bool:
+    """True if `TaskQueue.change` may have given a waiting task other options."""
+    return bool(step.calls["other"] and TaskState.TAKEN not in (before.state, after.state))
+
+
 def _is_started(before: Record, after: Record) -> bool:
     """True if the task has waited for a group, and waits no more (the workload of groups judges the time)."""
     return bool(before.extra and before.extra.waits and not (after.extra and after.extra.waits))
@@ -116,6 +121,8 @@ def keeps_its_put(before: Record, after: Record, step: TaskStep) -> Iterator[str
     free: Collection[str] = _PAYLOAD if was_buried else ()
     if _is_overwritten(before, step):
         free = _OVERWRITTEN
+    if _is_changed(before, after, step):
+        free = (*free, "pri")
     for name in _FIXED:
         if getattr(before, name) != getattr(after, name) and name not in free:
             yield f"had another {name}: {getattr(before, name)!r}"
@@ -149,7 +156,7 @@ def stays_cancelled(before: Record, after: Record, _: TaskStep) -> Iterator[str]
 def waits_for_its_time(before: Record, after: Record, step: TaskStep) -> Iterator[str]:
     """A delay ends at its time, by the clock of the process that ends it, or by a burial."""
     ends = before.state == TaskState.DELAYED and after.state in (TaskState.READY, TaskState.TAKEN)
-    if _is_overwritten(before, step) or _is_started(before, after):
+    if any((_is_overwritten(before, step), _is_changed(before, after, step), _is_started(before, after))):
         return
     if ends and not step.calls["kick"] and before.until_us > step.commit.now_us + SLACK_US:
         yield f"was delayed until {before.until_us}, and it is {step.commit.now_us}"
@@ -205,7 +212,7 @@ def handed_off_by_its_holder(before: Record, after: Record, step: TaskStep) -> I
 def expires_later(before: Record, after: Record, step: TaskStep) -> Iterator[str]:
     """The end of a ttl moves with a touch, and with a release by its delay."""
     added_us = after.expires_us - before.expires_us
-    if _is_overwritten(before, step) or _is_started(before, after):
+    if any((_is_overwritten(before, step), _is_changed(before, after, step), _is_started(before, after))):
         return
     if before.state != TaskState.TAKEN and added_us and not step.calls["take"]:
         yield f"had another end of its ttl: {before.expires_us}"
@@ -373,7 +380,7 @@ class Order:
                 self._there_since[id_] = step.commit.version
             if after is None or after.state != TaskState.READY:
                 self._ready_since.pop(id_, None)
-            elif before is None or before.state != TaskState.READY:
+            elif before is None or before.state != TaskState.READY or before.pri != after.pri:
                 self._ready_since[id_] = step.commit.version
             for record in (before, after):
                 if record is not None:
