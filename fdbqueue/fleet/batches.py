@@ -1,11 +1,11 @@
-"""Batches: a worker with `batch`, whose handler gets a list of tasks of one queue.
+"""Batches: a worker with `batch` calls its handler with a list of tasks of one queue.
 
 The thread that feeds takes tasks until the batch is full or its time is over. All leases of a batch have one
 claim, as one thread decides about all of them. One transaction commits the outcomes. If it fails as a whole,
 each task is settled by itself, so that none hinders the others.
 
-Some tasks run alone. A suspect may kill its process. A task whose next failure buries it has failed before,
-perhaps because of a neighbour: alone, it is judged by itself.
+Some tasks run alone. A suspect may kill its process. A task at its last attempt has failed before, perhaps
+because of a neighbour: alone, it is judged by itself.
 """
 
 from collections import deque
@@ -45,7 +45,7 @@ from fdbqueue.tasks.verbs import Target
 T = TypeVar("T")
 
 Said = Done | BaseException
-"""What a handler has said about a task: an ack, or the error for its outcome."""
+"""The word of a handler about a task: an ack, or the error for its outcome."""
 Outcome = Done | Judgement
 
 
@@ -77,7 +77,7 @@ class Member(Hold):
 
 
 class BatchWorker(Worker):
-    """A worker whose jobs are batches. A job is given as the first of its members."""
+    """A worker of batches. A job of its pool is the first member of a batch."""
 
     __slots__ = ()
 
@@ -179,7 +179,7 @@ class BatchWorker(Worker):
                 said = self._called([member.task for member in batch])
         except BaseException as raised:  # a handler may raise any
             said = error = raised
-            if self._options.transactional:  # what it has decided was not committed
+            if self._options.transactional:  # its decisions were not committed
                 self._forget_decisions(batch)
         if batch[0].claim(ITS_THREAD):
             if settled is not None:
@@ -211,7 +211,7 @@ class BatchWorker(Worker):
         outcomes = self._outcomes(left, [member.decision or done for member in left])
         settled = dict(zip(left, self._settle_in(left, outcomes, randoms, tr), strict=True))
         for member, one in settled.items():
-            if one is None:  # its lease has ended since: what the handler wrote for it must not commit
+            if one is None:  # its lease has ended since: the writes for it must not commit
                 raise NotTaken(id=member.task.id)
         self._settling._claim(batch[0])
         return [(settled.get(member, ended(member)), member.decision or done) for member in batch]
@@ -338,7 +338,7 @@ def _is_plain(outcome: Outcome) -> bool:
 
 
 def _said_of(member: Member, batch: Sequence[Member], said: Said) -> Said:
-    """What the end of a handler says about one task.
+    """The decision about a task, or else the end of its handler.
 
     The handler may have left because of one lease. Then the others are ready again, without a failure.
     """

@@ -36,7 +36,7 @@ class Hold:
         self.queue = queue
         self.session = session
         self.decision: BaseException | None = None
-        """What the handler of a batch has decided about this task."""
+        """The decision of the handler of a batch about this task."""
         self.began_at: float | None = None
         """Time at which the handler was called, as runtime.monotonic()."""
         self.thread_id = 0

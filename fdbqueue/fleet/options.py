@@ -159,7 +159,7 @@ class WorkerOptions:
     """Number of older ready tasks that a take may leave behind. It has no meaning for queues
     with task keys or limits of tasks, nor for bags."""
     batch: int | None = None
-    """If given: the handler is called with a list of 1 to so many tasks of one queue. Then `threads` and
+    """The largest number of tasks of one call of the handler, which gets a list of them. Then `threads` and
     `concurrency` are numbers of batches. At most limits.VERB_BATCH."""
     batch_wait_s: float | None = None
     """Time that a batch waits after its first task for more; None for limits.BATCH_WAIT_S."""

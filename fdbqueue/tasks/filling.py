@@ -55,7 +55,7 @@ def fill_for(
     take: Callable[[int], Sequence[Task]],
     undo: Callable[[Sequence[Task]], None],
 ) -> list[Task]:
-    """`filled` for a caller who has no other hold on the tasks than the answer.
+    """`filled` for a call of a program, which knows the tasks by the answer alone.
 
     An error ends the fill, and the tasks so far are the answer: the caller's next call meets it. An interrupt
     is raised, after an `undo` of the takes.

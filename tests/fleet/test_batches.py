@@ -15,6 +15,7 @@ from fdbqueue import (
     Done,
     Failure,
     Fleet,
+    Group,
     HeldTask,
     Hooks,
     Limit,
@@ -27,6 +28,7 @@ from fdbqueue import (
     aio,
 )
 from fdbqueue.core.errors import InvalidArgument, LeaseLost
+from fdbqueue.fleet import batches as module
 from fdbqueue.tasks.ending import end_in
 from tests.fleet.conftest import SOON, working
 from tests.support import PATIENCE_S, wait_until
@@ -221,6 +223,9 @@ def test_results_are_stored_by_task(db, queue, batches):
     tasks = queue.put_many(db, range(3), result_ttl=60)
     batches(handler)
     assert [queue.result(db, task, 0) for task in tasks] == [{"n": 1}, "rest", "rest"]
+    tasks = queue.put_many(db, range(2), result_ttl=60)
+    batches(ok)
+    assert [queue.result(db, task, 0) for task in tasks] == [None, None]
 
 
 def test_a_result_that_cannot_be_stored_fails_its_own_task_only(db, queue, batches):
@@ -249,7 +254,7 @@ def test_a_lost_lease_fails_no_other_ack(db, queue, batches, in_transaction):
     assert got[-1] == ([0, 2] if in_transaction else [0, 1, 2])
 
 
-def test_a_handler_that_leaves_because_of_one_task_fails_no_other(db, queue, batches):
+def test_leaving_because_of_one_task_fails_no_other(db, queue, batches):
     """The others are ready again, and have not failed."""
 
     def handler(tasks: list[HeldTask]) -> None:
@@ -309,6 +314,24 @@ def test_writes_of_a_transactional_handler_commit_with_its_acks(db, queue, batch
     assert db[key] == b"\x03"
 
 
+def test_writes_for_a_lease_that_ends_meanwhile_do_not_commit(db, queue, batches, space, monkeypatch):
+    """The others run again without that task."""
+    key, acked, ends = space["n"].key(), module._acked, [True]
+
+    def late(batch: Any, tr: Any) -> list[bool]:
+        found = acked(batch, tr)
+        return [False, *found[1:]] if ends and ends.pop() else found
+
+    def handler(tr: Any, tasks: list[HeldTask]) -> None:
+        tr.add(key, len(tasks).to_bytes(1))
+
+    monkeypatch.setattr(module, "_acked", late)
+    queue.put_many(db, range(3))
+    _, told = batches(handler, transactional=True, session_ttr_s=1)
+    assert told[:3] == [("lease_lost", 0), ("snoozed", 1), ("snoozed", 2)]
+    assert db[key] == b"\x03"
+
+
 def test_a_batch_is_of_one_queue(db, queue, space):
     other = TaskQueue.create(db, "other", root=space)
     seen: list[set[str]] = []
@@ -349,6 +372,30 @@ def test_a_limit_holds_for_the_tasks_of_batches(db, space):
     Worker(db, q, handler, batch=10, batch_wait_s=0, threads=3, root=space).run(until_empty=True)
     assert sum(sizes) == 6
     assert max(sizes) <= 2
+
+
+def test_batches_of_a_queue_with_partitions(db, space):
+    q, seen = TaskQueue.create(db, "parts", partitions=3, root=space), []
+    for number in range(12):
+        q.put(db, number)
+    handler = lambda tasks: seen.extend(task.data for task in tasks)  # noqa: E731
+    Worker(db, q, handler, batch=5, batch_wait_s=0, threads=2, root=space).run(until_empty=True)
+    assert sorted(seen) == list(range(12))
+    assert q.statistics(db)["ends"]["acked"] == 12
+
+
+def test_members_of_a_group_end_in_batches(db, queue, space):
+    """The task behind the group follows."""
+    told: list[Any] = []
+    group = Group.create(db, then=(queue, "then"), root=space)
+    group.put_many(db, queue, range(4))
+    group.close(db)
+
+    def handler(tasks: list[HeldTask]) -> None:
+        told.append(sorted(str(task.data) for task in tasks))
+
+    Worker(db, queue, handler, batch=10, batch_wait_s=0, threads=1, root=space).run(until_empty=True)
+    assert told == [["0", "1", "2", "3"], ["then"]]
 
 
 def test_a_suspect_runs_alone(db, queue, batches, space):

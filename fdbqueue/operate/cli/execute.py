@@ -306,7 +306,7 @@ class Execute:
 
 
 def require_batch(words: Sequence[str], into: str | None) -> None:
-    """Raises UsageError for what a command of several tasks cannot have."""
+    """Raises UsageError for a command that needs a single task."""
     if into is not None:
         raise click.UsageError("--into is for single tasks: the output of a batch belongs to none of them")
     if any(PLACEHOLDER in word for word in words):

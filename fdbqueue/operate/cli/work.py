@@ -341,12 +341,8 @@ def work(
         raise click.UsageError("--into is for --exec")
     if create and into is None:
         raise click.UsageError("--create is for the queue of --into")
-    if options["batch"] is None and options["batch_wait_s"] is not None:
-        raise click.UsageError("--batch-wait is for --batch")
     if executes:
-        options |= {"argument": _argument(here, command or [], into, options["transactional"])}
-        if options["batch"]:
-            execute.require_batch(command or [], into)
+        options |= {"argument": _argument(here, command or [], into, options)}
     options["threads"] = options["threads"] or (1 if executes else 8)
     options["log_level"] = log_level or ("error" if quiet else "info")
     if here.as_json:
@@ -389,8 +385,12 @@ def _split(words: Sequence[str], executes: bool, command: list[str] | None) -> t
     return queues, handler
 
 
-def _argument(place: Place, command: list[str], into: str | None, transactional: bool) -> Mapping[str, Any]:
-    if transactional:
+def _argument(
+    place: Place, command: list[str], into: str | None, options: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    if options["batch"] is not None:
+        execute.require_batch(command, into)
+    if options["transactional"]:
         raise click.UsageError("--transactional is for functions: a command has no transaction")
     if shutil.which(command[0]) is None and execute.PLACEHOLDER not in command[0]:
         raise CommandError(f"there is no command {command[0]!r}")

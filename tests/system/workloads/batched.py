@@ -29,6 +29,7 @@ ATTEMPTS_MAX = 3
 SIZE_MAX = 3
 WAITS_S = (0.0, 0.5)
 LATE_S = 1.0
+PLAIN = "an ack without an effect"
 ENDS = ("succeeded", "retried", "snoozed", "buried", "cancelled", "lease_lost")
 
 
@@ -116,6 +117,7 @@ def handle(client: Client, tasks: list[HeldTask]) -> None:
     for task in tasks:
         deeds: list[Callable[[], object]] = [
             *3 * [partial(task.done, effect=partial(count, task.data))],
+            partial(client.call, NAME, PLAIN, task.data, task.done),
             partial(task.fail, ValueError("odd")),
             partial(task.fail, Retry(0.1)),
             partial(task.snooze, 0.2),
@@ -161,11 +163,12 @@ def end_it(client: Client, tasks: list[HeldTask]) -> None:
 def done_once_or_buried(trace: Trace, database: Database) -> Iterator[str]:
     effects = effects_in(database)
     buried = {value for found in trace.of(NAME, "buried") for value in found.result or ()}
+    plain = {op.argument for op in trace.of(NAME, PLAIN)}
     for value, times in effects.items():
         if times != 1 or value in buried:
             yield f"{times} effects of {value!r}{', which is buried' if value in buried else ''}"
     for put in trace.of(NAME, "put"):
-        if put.done and put.argument not in effects and put.argument not in buried:
+        if put.done and put.argument not in effects.keys() | buried | plain:
             yield f"lost: {put.argument!r}"
 
 
