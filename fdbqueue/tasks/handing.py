@@ -18,7 +18,7 @@ from fdbqueue.tasks.edges import as_of
 from fdbqueue.tasks.feature import Encode
 from fdbqueue.tasks.options import whole_us
 from fdbqueue.tasks.stored.records import HANDED_OFF, Handed, Record, id_text
-from fdbqueue.tasks.verbs import Target, done, held
+from fdbqueue.tasks.verbs import Target, done, failed, held
 
 
 def checked_handed(ttl: Any, for_: Any) -> Handed:
@@ -48,10 +48,9 @@ def complete(change: Change, id_: bytes, result: Encode | None) -> Task:
     return done(change, Target(id_), record, lambda: edges.ack(change, [record], result))
 
 
-def fail(change: Change, id_: bytes, failure: Failure, delay_us: int) -> Task:
+def fail(change: Change, id_: bytes, failure: Failure, delay_us: int | None, random: float) -> Task:
     """Raises: TaskNotFound, NotHandedOff, RecordUnreadable."""
-    record = _handed_off(change, id_)
-    return done(change, Target(id_), record, lambda: edges.release(change, [record], delay_us, failure))
+    return failed(change, Target(id_), _handed_off(change, id_), delay_us, failure, random)
 
 
 def _handed_off(change: Change, id_: bytes) -> Record:

@@ -512,9 +512,9 @@ class TaskQueue(Looks, Leaving, Putting, KeepsAside):
         return self._once(tr, "complete", lambda change: late.handing.complete(change, id_, encode), task)
 
     def fail(
-        self, tr: DatabaseOrTransaction, task: Task | str, reason: str | Failure, *, delay: float = 0
+        self, tr: DatabaseOrTransaction, task: Task | str, reason: str | Failure, *, delay: float | None = None
     ) -> Task:
-        """Fail the attempt of a task that was handed off, from any process. It is ready in `delay` seconds.
+        """Fail the attempt of a task that was handed off, from any process: `release` with a failure.
 
         Reads: the task.
         Writes: moves the task; the failure.
@@ -522,8 +522,11 @@ class TaskQueue(Looks, Leaving, Putting, KeepsAside):
         Raises: NotHandedOff for any other task, also when its time is over; TaskNotFound, InvalidArgument.
         Round trips: 1.
         """
-        id_, failure, later_us = id_of(task), late.handing.checked_reason(reason), delay_us(delay)
-        return self._once(tr, "fail", lambda change: late.handing.fail(change, id_, failure, later_us), task)
+        id_, failure = id_of(task), late.handing.checked_reason(reason)
+        later_us = None if delay is None else delay_us(delay)
+        random = 0.0 if delay is not None else self._of(tr).runtime.random()
+        body = partial(late.handing.fail, id_=id_, failure=failure, delay_us=later_us, random=random)
+        return self._once(tr, "fail", body, task)
 
     def delete(self, tr: DatabaseOrTransaction, task: Task | str) -> Task:
         """Remove the task.

@@ -114,7 +114,13 @@ def retry(change: Change, target: Target, delay_us: int | None, failure: Failure
     """As `release`, after a failure. Without a delay, the backoff in force decides it. If the task or its
     queue says the number of attempts, the last of them buries the task.
     """
-    record = held(change, target)
+    return failed(change, target, held(change, target), delay_us, failure, random)
+
+
+def failed(
+    change: Change, target: Target, record: Record, delay_us: int | None, failure: Failure, random: float
+) -> Task:
+    """`retry` of a task whose holder has been checked."""
     rule, failures = late.attempts.of_record(record, change.shape.settings), record.failures_counted + 1
     if rule.is_used_up(failures):
         return done(change, target, record, lambda: edges.bury(change, [record], failure))

@@ -305,17 +305,22 @@ def complete(here: Here, queue: str, id_: str, result: str | None, as_text: bool
         raise click.BadParameter(str(reason), param_hint="RESULT") from None
     with here.tasks(queue) as (database, found), refusing_missing(database, found, id_):
         task = found.complete(database, id_, value)
-    here.tell(f"{id_} completed", task_row(task, found.options))
+        row = task_row(task, found.options)
+    here.tell(f"{id_} completed", row)
 
 
 @command(cli, queue_argument, id_argument)
 @click.argument("reason")
-@click.option("--delay", type=WAIT, default=0.0, metavar="S", help="ready again in S seconds")
-def fail(here: Here, queue: str, id_: str, reason: str, delay: float) -> None:
-    """Fail the attempt of a task of QUEUE that its handler has handed off, for this REASON."""
+@click.option("--delay", type=WAIT, metavar="S", help="ready again in S seconds [0; the backoff in force]")
+def fail(here: Here, queue: str, id_: str, reason: str, delay: float | None) -> None:
+    """Fail the attempt of a task of QUEUE that its handler has handed off, for this REASON.
+
+    The last attempt buries it, if it or QUEUE has --attempts.
+    """
     with here.tasks(queue) as (database, found), refusing_missing(database, found, id_):
         task = found.fail(database, id_, reason, delay=delay)
-    here.tell(f"{id_} failed", task_row(task, found.options))
+        row = task_row(task, found.options)
+    here.tell(f"{id_} failed", row)
 
 
 @command(cli, queue_argument, name="release-all")
