@@ -26,7 +26,7 @@ from fdbqueue.tasks.stored.records import Extra, S
 PACKAGE = Path(fdbqueue.__file__).parent
 VERBS = {"tasks/queue.py", "tasks/handle.py"}
 """The public verbs about results, steps and ended tasks."""
-OF_LIMITS = {"tasks/ready.py", "operate/verify/root.py"}
+OF_LIMITS = {"tasks/source.py", "operate/verify/root.py"}
 """A gate decides which ranges are read; and the limits of a root, which belong to no queue."""
 FACES = VERBS | OF_LIMITS
 HOOKS = tuple(name for name, value in vars(Feature).items() if callable(value))

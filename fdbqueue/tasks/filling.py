@@ -54,10 +54,10 @@ def fill_for(
     stop: Stop | None,
     take: Callable[[int], Sequence[Task]],
     undo: Callable[[Sequence[Task]], None],
-) -> list[Task]:
+) -> None:
     """`filled` for a call of a program, which knows the tasks by the answer alone.
 
-    An error ends the fill, and the tasks so far are the answer: the caller's next call meets it. An interrupt
+    An error ends the fill, and the tasks so far stay the answer: the caller's next call meets it. An interrupt
     is raised, after an `undo` of the takes.
     """
     try:
@@ -69,8 +69,7 @@ def fill_for(
 
             filled(found, count, fill_s, database.runtime.monotonic, take, pause)
     except Exception:
-        return found
+        return
     except BaseException:
         undo(found)
         raise
-    return found

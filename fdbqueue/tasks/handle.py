@@ -403,19 +403,16 @@ class Taking(TaskHandle):
         """Take the next tasks, up to `n`. The call waits for the first of them as `take` does.
 
         It takes fewer if they exceed limits.BATCH_BYTES_MAX bytes, or if the line gives only
-        limits.SERVE_MAX. With `fill`, the call waits up to that number of seconds after the first task for
-        more, in further takes. Their leases begin with their takes, so `fill` is shorter than the ttr. A
-        `stop` that is set meanwhile ends the wait, and the call returns the tasks so far.
+        limits.SERVE_MAX. With `fill`, further takes follow the first one for that number of seconds, which is
+        below the ttr. A `stop` that is set meanwhile ends them, and the call returns the tasks so far.
         Raises: as `take`; InvalidArgument for a `fill` given a transaction.
         """
-        n = checked_batch_count("n", n)
         fill_s = late.filling.checked_fill(fill, tr) if type(fill) is not int or fill else 0.0
-        found = list(self._taken(tr, n, timeout, session, stop, overtake))
-        if not found or not fill_s:
-            return found
-        take = partial(self._taken, tr, timeout=0, session=session, stop=None, overtake=overtake)
-        undo = self._calls(tr)._undo_take
-        return late.filling.fill_for(self._of(tr), found, n, fill_s, stop, take, undo)
+        found = list(self._taken(tr, checked_batch_count("n", n), timeout, session, stop, overtake))
+        if found and fill_s:
+            take = partial(self._taken, tr, timeout=0, session=session, stop=None, overtake=overtake)
+            late.filling.fill_for(self._of(tr), found, n, fill_s, stop, take, self._calls(tr)._undo_take)
+        return found
 
     def end_waits(self, db: AnyDatabase, *, session: AnySession | None = None) -> None:
         """End the waits of this session's takes in other threads of this process: they return their tasks so
@@ -481,9 +478,8 @@ class Taking(TaskHandle):
         """Give the task back to its old place. With a `delay`, it is ready after that many seconds, and lives
         longer by them.
 
-        With a `failure` the attempt counts as failed, the failure is stored with the task, and a `delay` is
-        possible in queues of every kind. If the task or its queue has `attempts`, the last of them buries the
-        task; if one has a `backoff`, it is the delay of a call without one.
+        With a `failure`, which is stored, the attempt has failed. Then each kind may have a `delay`, by default
+        the `backoff` of the task or its queue, and the last of their `attempts` buries the task.
         Reads: the task.
         Writes: moves the task.
         Conflicts: a change of the task.

@@ -6,9 +6,9 @@ it, the take can be undone.
 Parts: the partitions of one queue in one process; without partitions, the queue is its own only part.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import count
+from itertools import count, islice
 from operator import attrgetter, call
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -31,8 +31,8 @@ from fdbqueue.tasks.change import Change, ask_payload, delivered_value, task_of
 from fdbqueue.tasks.edges import Budget, Lease, ask_due, sweep_timers
 from fdbqueue.tasks.events import Callbacks
 from fdbqueue.tasks.feature import met_by
-from fdbqueue.tasks.ready import Ready
 from fdbqueue.tasks.shape import Shape
+from fdbqueue.tasks.stored.discipline import Fifo
 from fdbqueue.tasks.stored.records import (
     NUMBER,
     SESSION_BYTES,
@@ -42,6 +42,7 @@ from fdbqueue.tasks.stored.records import (
     id_in,
     id_text,
     partition_of,
+    record_to_bytes,
 )
 from fdbqueue.tasks.verbs import Target
 
@@ -67,6 +68,90 @@ def change_of(tr: Transaction, shape: Shape, now_us: int) -> Change:
 
 
 _extra, _item = attrgetter("extra"), attrgetter("item")
+
+
+class Ready:
+    """Ready tasks as the offers of a source. Fair items and tasks share it."""
+
+    def __init__(self, shape: Shape, passed: Passed) -> None:
+        self._task = shape.keys.task
+        self._discipline = shape.discipline
+        self._mender = shape.mender
+        self._claims = getattr(type(shape.discipline), "claim", None) is not Fifo.claim
+        """True if a take depends on more than its tasks."""
+        self._passed = passed
+
+    def ask(
+        self,
+        tr: Transaction,
+        limit: int,
+        now_us: int,
+        paused: Value | None = None,
+        gate: "Gate | None" = None,
+    ) -> Iterator[Offer]:
+        """Ask, by snapshot, for the first ready tasks; at most `limit`, and none if `paused` is present.
+
+        It skips expired tasks, and those that `gate` does not let through; None for a queue without limits.
+        If too few are left, a sweep finds more.
+        """
+        # A copy: another thread may note a task meanwhile, for which the reply has no room.
+        passed = {*self._passed}
+        limit_read = limit + len(passed)
+        found = (
+            self._first(tr, limit_read, gate) if gate is not None else self._discipline.first(tr, limit_read)
+        )
+        return islice(self._offers(tr, found, passed, limit_read, now_us, paused, gate), limit)
+
+    def _first(self, tr: Transaction, limit: int, gate: "Gate | None" = None) -> Iterable[Record]:
+        if gate is None:
+            return self._discipline.first(tr, limit)
+        return late.limited.first(self._discipline, tr, limit, gate)
+
+    def _offers(
+        self,
+        tr: Transaction,
+        found: Iterable[Record],
+        passed: Collection[bytes],
+        limit: int,
+        now_us: int,
+        paused: Value | None,
+        gate: "Gate | None",
+    ) -> Iterator[Offer]:
+        if (paused is not None and paused.present()) or (gate is not None and gate.is_shut):
+            return
+        seen: set[bytes] = set()
+        while True:
+            removed = self._mender.removed
+            for record in found:
+                if record.expires_us <= now_us or record.id in passed or record.id in seen:
+                    continue
+                if gate is None or late.limited.passes(gate, record):
+                    seen.add(record.id)
+                    value = record_to_bytes(record)
+                    yield Offer(record.id, value, record.size_bytes, record.key, gate, record)
+            if self._mender.removed == removed:
+                return
+            found = self._first(tr, limit, gate)  # mending set entries aside: read the ones behind them
+
+    def claim(self, tr: Transaction, offers: Sequence[Offer]) -> None:
+        """Conflicts: every change of the offered tasks."""
+        self.rely_on(tr, [offer.item for offer in offers])
+
+    def rely_on(self, tr: Transaction, records: Sequence[Record]) -> None:
+        """Conflicts: every change of these ready tasks."""
+        for record in records:
+            tr.add_read_conflict_key(self._task(record.id))
+        if self._claims:
+            self._discipline.claim(tr, records)
+
+    def require_none_passed(self, tr: Transaction, paused: Value | None = None) -> None:
+        """Raise the error of the first ready task that was passed over. Reads the first ones by snapshot."""
+        if self._passed and not (paused is not None and paused.present()):
+            self._passed.require_none_of(self.head(tr, 1 + len(self._passed)))
+
+    def head(self, tr: Transaction, count: int) -> Iterator[bytes]:
+        """The ids of the first ready tasks. Reads: by snapshot."""
+        return (record.id for record in self._first(tr, count))
 
 
 class TaskSource:

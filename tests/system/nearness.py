@@ -61,7 +61,7 @@ ROOMS: Mapping[str, str] = {
     "tasks/capacity": "bounded keyed paired partitions exact_mixed",
     "tasks/group_members": _GROUPS,
     "tasks/group_settling": _GROUPS,
-    "tasks/ready": f"poisoned {_KEYED} {_TASKS}",
+    "tasks/source": f"poisoned {_KEYED} {_TASKS}",
     "tasks/handing": "handed",
     "tasks/results": "results paired exact_mixed exact",
     "tasks/unique": "unique paired exact_mixed composed",
