@@ -52,7 +52,7 @@ from fdbqueue.tasks.dead_letters import DeadLetters as BlockingDeadLetters
 from fdbqueue.tasks.events import Callback
 from fdbqueue.tasks.handle import Putting as BlockingPutting
 from fdbqueue.tasks.handle import Taking as BlockingTaking
-from fdbqueue.tasks.queue import Detaching as BlockingDetaching
+from fdbqueue.tasks.queue import Leaving as BlockingLeaving
 from fdbqueue.tasks.queue import TaskConsumer as BlockingTaskConsumer
 from fdbqueue.tasks.queue import TaskProducer as BlockingTaskProducer
 from fdbqueue.tasks.queue import TaskQueue as BlockingTaskQueue
@@ -305,8 +305,9 @@ class Taking(HandleFace[T]):
 
     give_back = awaited(BlockingTaking.give_back)
     renew = awaited(BlockingTaking.renew)
-    detach = awaited(BlockingDetaching.detach)
-    leased = awaited(BlockingDetaching.leased)
+    detach = awaited(BlockingLeaving.detach)
+    leased = awaited(BlockingLeaving.leased)
+    hand_off = awaited(BlockingLeaving.hand_off)
     progress = awaited(BlockingTaking.progress)
 
     async def step(
@@ -401,8 +402,6 @@ class TaskConsumer(_Grant, Taking[BlockingTaskConsumer]):
 
     __slots__ = ()
 
-    hand_off = awaited(BlockingTaskConsumer.hand_off)
-
 
 class FairProducer(_Grant, FairPutting[BlockingFairProducer]):
     """`fdbqueue.FairProducer`, awaited."""
@@ -480,7 +479,6 @@ class TaskQueue(Putting[BlockingTaskQueue], Taking[BlockingTaskQueue], AsideFace
         """As `fdbqueue.TaskQueue.consumer`."""
         return TaskConsumer.over(self._blocking.consumer(), self._hub)
 
-    hand_off = awaited(BlockingTaskQueue.hand_off)
     complete = awaited(BlockingTaskQueue.complete)
     fail = awaited(BlockingTaskQueue.fail)
     cancel = awaited(BlockingTaskQueue.cancel)

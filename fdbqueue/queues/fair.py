@@ -67,8 +67,8 @@ from fdbqueue.tasks.capacity import admit
 from fdbqueue.tasks.change import Change, ask_payloads, clear_payload
 from fdbqueue.tasks.looking import KeyStatistics, busiest_keys, checked_keys
 from fdbqueue.tasks.options import Draft, Settings, as_given, checked_units, key_bytes, packed_weights
-from fdbqueue.tasks.ready import Ready
 from fdbqueue.tasks.shape import NO_RECORD, Shape
+from fdbqueue.tasks.source import Ready
 from fdbqueue.tasks.stored.keyed import Fair
 from fdbqueue.tasks.stored.records import (
     ID_BYTES,

@@ -382,8 +382,7 @@ def renew(change: Change, records: Sequence[Record]) -> list[Record]:
 def detach(change: Change, records: Sequence[Record], session: bytes, ttr_us: int) -> list[Record]:
     """Lease tasks to another session, for this ttr from now. Not counted, as in `renew`."""
     leased = [
-        replace(record, session=session, until_us=_lease_end(change, replace(record, ttr_us=ttr_us)))
-        for record in records
+        replace(record, session=session, until_us=_lease_end(change, record, ttr_us)) for record in records
     ]
     return [*change.move(records, leased)]
 

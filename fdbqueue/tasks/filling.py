@@ -57,8 +57,8 @@ def fill_for(
 ) -> None:
     """`filled` for a call of a program, which knows the tasks by the answer alone.
 
-    An error ends the fill, and the tasks so far stay the answer: the caller's next call meets it. An interrupt
-    is raised, after an `undo` of the takes.
+    An error ends the fill, and the tasks so far stay the answer: the caller's next call meets it. An
+    interrupt is raised, after an `undo` of the takes.
     """
     try:
         with database.waiter(stop) as waiter:

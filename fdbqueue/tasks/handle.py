@@ -478,8 +478,8 @@ class Taking(TaskHandle):
         """Give the task back to its old place. With a `delay`, it is ready after that many seconds, and lives
         longer by them.
 
-        With a `failure`, which is stored, the attempt has failed. Then each kind may have a `delay`, by default
-        the `backoff` of the task or its queue, and the last of their `attempts` buries the task.
+        With a `failure`, which is stored, the attempt has failed. Then each kind may have a `delay`, by
+        default the `backoff` of the task or its queue, and the last of their `attempts` buries the task.
         Reads: the task.
         Writes: moves the task.
         Conflicts: a change of the task.

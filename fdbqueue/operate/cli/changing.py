@@ -11,7 +11,7 @@ from fdbqueue.core.signals import Interrupted
 from fdbqueue.core.visible import counted
 from fdbqueue.operate.cli.exits import say
 from fdbqueue.operate.cli.frame import Here, cli, command, key_in, queue_argument, values_of
-from fdbqueue.operate.cli.show import PLAIN_EVERY_S, columns, json_in, task_row
+from fdbqueue.operate.cli.show import PLAIN_EVERY_S, Row, columns, json_in, task_row
 from fdbqueue.tasks.selected import ChangedTasks
 
 _TEXTS = ("state", "class", "headers", "queue")
@@ -97,7 +97,8 @@ def change_where(
         except (Interrupted, FdbQueueError):
             progress.tell_rest()
             raise
-    _answer(here, queue, answer, there, dry_run=walk["dry_run"])
+        examples = [task_row(task, found.options) for task in answer.examples]
+    _answer(here, queue, answer, examples, there, dry_run=walk["dry_run"])
 
 
 class _Progress:
@@ -129,13 +130,15 @@ def _onward(so_far: ChangedTasks) -> str:
     return f"go on with --after {so_far.after}"
 
 
-def _answer(here: Here, queue: str, answer: ChangedTasks, there: int, *, dry_run: bool) -> None:
+def _answer(
+    here: Here, queue: str, answer: ChangedTasks, examples: Sequence[Row], there: int, *, dry_run: bool
+) -> None:
     if dry_run and not here.as_json:
-        here.show(map(task_row, answer.examples), _EXAMPLES)
+        here.show(examples, _EXAMPLES)
     done = f"{answer.matched:,} match, nothing was changed" if dry_run else f"{answer.changed:,} changed"
     rest = "" if answer.after is None else f"; {_looked(answer, there)}; {_onward(answer)}"
     numbers = {name: getattr(answer, name) for name in ("looked_at", "matched", "changed", "after")}
-    here.tell(f"{done}{rest}", {"queue": queue, **numbers, "examples": [*map(task_row, answer.examples)]})
+    here.tell(f"{done}{rest}", {"queue": queue, **numbers, "examples": examples})
 
 
 def _value(name: str, text: str) -> Any:
