@@ -123,7 +123,7 @@ def test_a_queue_gets_a_capacity(db: Database, space: Subspace, options: dict[st
     assert queue.statistics(db)["tasks"]["ready"] == 3
 
 
-def test_a_smaller_capacity_lets_what_is_there_run_out(db: Database, space: Subspace) -> None:
+def test_stored_tasks_outlive_a_smaller_capacity(db: Database, space: Subspace) -> None:
     queue = TaskQueue.create(db, "q", "limfifottl", capacity=9, root=space)
     other, twin = twin_of(db, space)
     twin.put_many(other, range(6))
@@ -187,7 +187,7 @@ def test_a_larger_key_concurrency_lets_held_keys_go_on_at_once(parted: MakeParte
 
 
 @pytest.mark.parametrize("partitions", [1, 3])
-def test_a_smaller_key_concurrency_lets_what_is_taken_run_out(parted: MakeParted, partitions: int) -> None:
+def test_leases_outlive_a_smaller_key_concurrency(parted: MakeParted, partitions: int) -> None:
     b = parted("utube", partitions=partitions, key_concurrency=3)
     twin = b.other_process()
     for number in range(9):
