@@ -346,4 +346,4 @@ class Explanation:
     attempts_max: float | None = None
     """The failures before its burial, inf for no bound; None for those of the worker that takes it."""
     attempts_from: str = "worker"
-    """Who says that number: "task", "queue" or "worker"."""
+    """The source of that number: "task", "queue" or "worker"."""

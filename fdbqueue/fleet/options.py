@@ -142,11 +142,11 @@ class WorkerOptions:
     transactional: bool = False
     """True if the handler is called as `handler(tr, task)`, in the transaction of the ack."""
     attempts: int | None = None
-    """Number of failed attempts after which a task is buried, inf for no bound (here NO_BOUND, which the
-    orders of a fleet can carry), if neither its put nor its queue says it. None is 5.
+    """Number of failed attempts after which a task is buried, inf for no bound, unless its put or its queue
+    has one. None is 5. It is stored as NO_BOUND in place of inf, which JSON cannot carry.
     """
     backoff: Backoff | None = None
-    """Delay of a failed task before its next attempt, if neither its put nor its queue says it. None is
+    """Delay of a failed task before its next attempt, unless its put or its queue has one. None is
     Backoff().
     """
     timeout_s: float | None = None

@@ -1,17 +1,16 @@
-"""Attempts and backoff: how many failed attempts bury a task, and how long it waits after each other one.
+"""Attempts and backoff: the number of failed attempts that buries a task, and its pause after each other one.
 
-A put may say both, and so may its queue and its worker: the first of them that says one decides. Each is read
-when an attempt has failed, so a change of the queue holds for the tasks that are there, too. A worker counts
-by what is in force for it. For a consumer without a worker, a release with a failure counts, if the task or
-its queue says the number.
+Their *source* is the put, or else the queue, or else the worker. Each is read after the failure: a change of
+the queue holds for tasks that are there, too. A worker goes by all three. A release with a failure goes by
+put and queue, because no worker is known.
 
 Those of a put are a part of `Extra.more`: `[attempts, [first_s, growth, cap_s]]`, nil for each that was not
-given, and NO_BOUND for inf attempts. A part that cannot be read says nothing.
+given, and NO_BOUND for inf attempts. A part that cannot be read counts as none.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -20,6 +19,8 @@ from fdbqueue.core.task import Task
 from fdbqueue.core.unreadable import DAMAGED
 from fdbqueue.tasks.options import Backoff, Settings, checked_backoff, given_attempts, stored_attempts
 from fdbqueue.tasks.stored.records import Extra, Record
+
+T = TypeVar("T")
 
 PART = 0
 """The place in `Extra.more`."""
@@ -33,7 +34,7 @@ class Part(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Asked(NamedTuple):
-    """What a put, a queue or a worker says; None for what it does not."""
+    """The options of one source; None for each that was not given."""
 
     attempts: float | None = None
     """inf for no bound."""
@@ -42,15 +43,14 @@ class Asked(NamedTuple):
 
 NOTHING = Asked()
 USUAL = Asked(5, Backoff())
-"""Those of a worker if nobody says them."""
+"""The default of workers."""
 TASK, QUEUE, WORKER, DEFAULT = "task", "queue", "worker", "default"
 
 
 @dataclass(frozen=True, slots=True)
 class InForce:
-    """The number and the backoff that hold for a task, and who says them: task, queue, worker or default.
-
-    None, and "worker", for what the worker says that takes the task.
+    """The attempts and the backoff that hold for a task, each with its source: "task", "queue", "worker" or
+    "default". None from "worker", if no worker is known.
     """
 
     attempts: float | None
@@ -68,11 +68,16 @@ class InForce:
 
 def in_force(task: Asked, queue: Asked, worker: Asked | None = None) -> InForce:
     """`worker`: None if it is not known."""
-    said = [(TASK, task), (QUEUE, queue)]
-    said += [(WORKER, NOTHING)] if worker is None else [(WORKER, worker), (DEFAULT, USUAL)]
-    attempts = next(((one.attempts, who) for who, one in said if one.attempts is not None), (None, WORKER))
-    backoff = next(((one.backoff, who) for who, one in said if one.backoff is not None), (None, WORKER))
-    return InForce(*attempts, *backoff)
+    given = [(TASK, task), (QUEUE, queue)]
+    given += [(WORKER, NOTHING)] if worker is None else [(WORKER, worker), (DEFAULT, USUAL)]
+    return InForce(
+        *_first((one.attempts, source) for source, one in given),
+        *_first((one.backoff, source) for source, one in given),
+    )
+
+
+def _first(values: Iterable[tuple[T | None, str]]) -> tuple[T | None, str]:
+    return next((one for one in values if one[0] is not None), (None, WORKER))
 
 
 def asked(options: Mapping[str, Any], kind: Any, settings: Any) -> dict[str, Any]:  # noqa: ARG001
@@ -106,6 +111,6 @@ def of_record(record: Record, settings: Settings, worker: Asked | None = None) -
 def number_for(
     task: Task, options: Mapping[str, Any], worker: Asked | None = None
 ) -> tuple[float | None, str]:
-    """The attempts in force for a task of a queue with these options, and who says them."""
+    """The attempts in force for a task of a queue with these options, and their source."""
     found = in_force(Asked(task.attempts_max), Asked(options.get("attempts")), worker)
     return found.attempts, found.attempts_from

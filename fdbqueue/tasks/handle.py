@@ -48,7 +48,7 @@ from fdbqueue.core.task import Failure, Renewed, Task, TaskState
 from fdbqueue.tasks import verbs
 from fdbqueue.tasks.calls import TaskCalls, calls_of
 from fdbqueue.tasks.change import Change
-from fdbqueue.tasks.options import OF_ONE_TASK, Backoff, Draft, as_given, delay_us, increment_us
+from fdbqueue.tasks.options import OF_ONE_TASK, Backoff, Draft, about_unique, as_given, delay_us, increment_us
 from fdbqueue.tasks.results import encoder
 from fdbqueue.tasks.shape import shape_of
 from fdbqueue.tasks.stored.records import extra_to_bytes, id_bytes, id_of
@@ -270,7 +270,7 @@ class Putting(TaskHandle):
         options |= {"key": key, "cost": cost, "headers": headers, "result_ttl": result_ttl, "group": group}
         options |= {"attempts": attempts, "backoff": backoff}
         if unique is not None or (scope, on_conflict, debounce_max) != ("unfinished", "skip", None):
-            options |= _about_unique(unique, scope=scope, on_conflict=on_conflict, debounce_max=debounce_max)
+            options |= about_unique(unique, scope=scope, on_conflict=on_conflict, debounce_max=debounce_max)
         if after is not None:
             options |= {"after": after, "waits": self._database.runtime.random_bytes(GROUP_BYTES)}
         return self._put(tr, [self._draft(data, options)], timeout, stop)[0]
@@ -327,12 +327,6 @@ class Putting(TaskHandle):
             tasks = put([replace(draft, trace=call.trace) for draft in drafts] if call.trace else drafts)
             call.tasks = tasks
             return tasks
-
-
-def _about_unique(unique: Any, **options: Any) -> dict[str, Any]:
-    if unique is None:
-        raise InvalidArgument(name="unique", wanted="a unique key for these options", got=None)
-    return {"unique": unique, **options}
 
 
 def _require_fits(drafts: Sequence[Draft]) -> None:

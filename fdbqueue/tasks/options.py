@@ -539,6 +539,13 @@ class Draft(msgspec.Struct, frozen=True):
     """True for a task from another queue, where its groups have counted it."""
 
 
+def about_unique(unique: Any, **options: Any) -> dict[str, Any]:
+    """The options of a put about its unique key. Raises: InvalidArgument without that key."""
+    if unique is None:
+        raise InvalidArgument(name="unique", wanted="a unique key for these options", got=None)
+    return {"unique": unique, **options}
+
+
 def drafted(kind: Kind, settings: Settings, data: Any, payload: bytes, options: Mapping[str, Any]) -> Draft:
     wait_us = delay_us(options.get("delay", 0))
     given = {name for name, value in options.items() if value is not None} - OF_ONE_TASK

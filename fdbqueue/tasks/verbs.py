@@ -111,8 +111,8 @@ def release(change: Change, target: Target, delay_us: int) -> Task:
 
 
 def retry(change: Change, target: Target, delay_us: int | None, failure: Failure, random: float) -> Task:
-    """As `release`, after a failure. Without a delay, the backoff in force decides it. If the task or its
-    queue says the number of attempts, the last of them buries the task.
+    """As `release`, after a failure. The delay None is that of the backoff in force. If the task or its queue
+    has attempts, the last of them buries the task.
     """
     return failed(change, target, held(change, target), delay_us, failure, random)
 

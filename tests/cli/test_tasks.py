@@ -345,7 +345,7 @@ def test_wrong_options_of_unique_are_refused(program: Within) -> None:
         assert put_unique(program, *arguments)[:2] == (2, None), arguments
 
 
-def test_the_attempts_in_force_are_told_with_who_says_them(program: Within) -> None:
+def test_the_attempts_in_force_are_told_with_their_source(program: Within) -> None:
     program.run("create", "q", "--attempts", "3", "--backoff", "0,0")
     own, none = put(program, "q", "own", "--attempts", "inf") + put(program, "q", "none")
     told = {row["id"]: (row["attempts_max"], row["attempts_from"]) for row in listed(program, "ready")}

@@ -177,7 +177,7 @@ def test_rates_come_from_the_counters(served: Served) -> None:
     queue.drop(served.db)
 
 
-def test_a_task_tells_the_attempts_in_force_and_who_says_them(served: Served) -> None:
+def test_a_task_tells_the_attempts_in_force_and_their_source(served: Served) -> None:
     queue = TaskQueue.create(served.db, "counted", attempts=3, backoff=Backoff(1.5))
     own, none = queue.put(served.db, 1, attempts=float("inf")).id, queue.put(served.db, 2).id
     plain = TaskQueue.create(served.db, "without")

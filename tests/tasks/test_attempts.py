@@ -30,7 +30,7 @@ saying = st.builds(Asked, numbers, backoffs)
 
 
 @given(saying, saying, saying)
-def test_the_first_that_says_it_decides(task: Asked, queue: Asked, worker: Asked) -> None:
+def test_the_first_source_decides(task: Asked, queue: Asked, worker: Asked) -> None:
     found = in_force(task, queue, worker)
     said = {"task": task, "queue": queue, "worker": worker, "default": USUAL}
     for field, value, who in (
@@ -65,7 +65,7 @@ def test_a_record_and_a_definition_give_it_back(said: Asked) -> None:
 
 
 @pytest.mark.parametrize("part", [None, 3, [], ["x"], [1, [1]], [1, [-1, 2, 3]], {"a": 1}])
-def test_a_part_that_cannot_be_read_says_nothing(part: Any) -> None:
+def test_a_part_that_cannot_be_read_counts_as_none(part: Any) -> None:
     assert of_extra(Extra(more=(part,))) == Asked()
 
 
@@ -151,7 +151,7 @@ def test_it_is_part_of_the_caller_s_transaction(parted: MakeParted) -> None:
     assert b.queue.peek(b.db, task).state == "!"
 
 
-# What goes with a task, and what is seen of it.
+# They go with their task, and are shown.
 
 
 def test_a_repartition_keeps_them(parted: MakeParted) -> None:
@@ -219,7 +219,7 @@ def test_a_later_put_of_the_unique_key_may_say_others(parted: MakeParted) -> Non
         (math.inf, 3, (math.inf, "task")),
     ],
 )
-def test_explain_tells_the_number_and_who_says_it(
+def test_explain_tells_the_number_and_its_source(
     parted: MakeParted, own: float | None, queue: float | None, told: tuple[float | None, str]
 ) -> None:
     b = parted(attempts=queue)

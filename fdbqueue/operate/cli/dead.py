@@ -74,7 +74,7 @@ def classes(here: Here, queue: str, count: int) -> None:
 def list_(here: Here, queue: str, error: str | None, text: str | None, count: int) -> None:
     """List the first buried tasks of QUEUE, in order.
 
-    Columns: id, time since the failure, attempts, the most failures and who says them, key, data, class,
+    Columns: id, time since the failure, attempts, the most failures and their source, key, data, class,
     message. With --json, each task has all its attributes, and its last failure with its traceback.
     """
     with letters_of(here, queue) as (database, letters):

@@ -122,7 +122,7 @@ def task_row(task: Task, options: Mapping[str, Any]) -> dict[str, Any]:
 
     `options`: those of its queue, which may say its number of attempts.
     """
-    most, who = late.attempts.number_for(task, options)
+    most, source = late.attempts.number_for(task, options)
 
     def same(names: str) -> dict[str, Any]:
         return {name: getattr(task, name) for name in names.split()}
@@ -140,12 +140,12 @@ def task_row(task: Task, options: Mapping[str, Any]) -> dict[str, Any]:
         "progress": task.fraction,
         "progress_told": task.fraction_told,
         "attempts_max": most,
-        "attempts_from": who,
+        "attempts_from": source,
     }
 
 
 def most_of(row: Row) -> str:
-    """Return the number of attempts in force for the task of a row, and who says it."""
+    """Return the number of attempts in force for the task of a row, and its source."""
     if row["attempts_max"] is None:
         return "its worker's"
     return f"{row['attempts_max']:g}, {row['attempts_from']}'s"

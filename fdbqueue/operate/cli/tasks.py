@@ -209,7 +209,7 @@ ids_argument = click.argument("ids", nargs=-1, metavar="[ID...]")
 def tasks(here: Here, queue: str, state: str, count: int) -> None:
     """List the first tasks of QUEUE in a state, in order.
 
-    Columns: id, age, attempts, the most failures and who says them, key, data, last error; for taken tasks
+    Columns: id, age, attempts, the most failures and their source, key, data, last error; for taken tasks
     also the progress, with "cancelled" after a cancel, and the holder. With --json, each task has all its
     attributes; `history` has the time and the error of each failed attempt that is kept, with its traceback
     or the output of its command; `steps_done` has the names of its steps; `holder` has the session of a taken

@@ -67,12 +67,12 @@ class Plan:
 
 SAID_P = 0.5
 USUAL = 5
-"""The attempts that a worker gives a task if nobody says them."""
+"""The default of a worker."""
 
 
 @dataclass(frozen=True)
 class Said:
-    """What the queue says, or the put of a task."""
+    """The options of the queue, or of the put of a task."""
 
     attempts: float | None
     backoff: Backoff | None
