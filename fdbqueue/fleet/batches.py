@@ -279,7 +279,9 @@ class BatchWorker(Worker):
         tr: Transaction,
     ) -> list[Settled | None]:
         """Settle tasks in a transaction. None for a lost lease."""
-        plain = [member for member, outcome in zip(batch, outcomes, strict=True) if _is_plain(outcome)]
+        plain = [
+            member for member, outcome in zip(batch, outcomes, strict=True) if _is_plain(member, outcome)
+        ]
         acked = dict(zip(plain, _acked(plain, tr) if plain else (), strict=True))
         settled = list[Settled | None]()
         for member, outcome, random in zip(batch, outcomes, randoms, strict=False):
@@ -333,8 +335,11 @@ class BatchWorker(Worker):
                 self._heartbeat.remove(member)
 
 
-def _is_plain(outcome: Outcome) -> bool:
-    return isinstance(outcome, Done) and outcome.effect is None and outcome.result is None
+def _is_plain(member: Member, outcome: Outcome) -> bool:
+    """True for an ack that stores no result, and has no effect: those of a batch share their reads."""
+    if not isinstance(outcome, Done) or outcome.effect is not None:
+        return False
+    return outcome.result is None or member.lease.result_ttl is None
 
 
 def _said_of(member: Member, batch: Sequence[Member], said: Said) -> Said:
