@@ -31,8 +31,8 @@ from fdbqueue.core.unreadable import shown
 from fdbqueue.tasks import edges
 from fdbqueue.tasks.change import Change, ask_payload, shown_tasks
 from fdbqueue.tasks.failures import class_of, moved_bytes
+from fdbqueue.tasks.feature import asking
 from fdbqueue.tasks.handle import TaskHandle
-from fdbqueue.tasks.limited import asked as asked_limits
 from fdbqueue.tasks.options import Draft, checked_pri, key_bytes, later
 from fdbqueue.tasks.redrive import Chosen, Elsewhere, by_partition
 from fdbqueue.tasks.shape import Shape
@@ -266,7 +266,7 @@ def _checked_other(shape: Shape, options: Mapping[str, Any]) -> str:
 
 def _checked_limits(shape: Shape, options: Mapping[str, Any]) -> dict[str, Any]:
     try:
-        return asked_limits({"limits": options["limits"]}, shape.kind, shape.settings)
+        return asking("limits")({"limits": options["limits"]}, shape.kind, shape.settings)
     except InvalidArgument as error:
         raise InvalidArgument(name="the new limits", wanted=error.wanted, got=options["limits"]) from None
 
