@@ -222,10 +222,8 @@ def _taken(found: Explanation) -> Iterator[Reason]:
 
 def _handed_off(found: Explanation) -> Reason:
     task = found.task
-    until = "" if task.until is None else f" In {span(task.until - found.now)}, its attempt fails."
-    cure = f"{command(found.queue, 'complete', task.id)} (or fail).{until}"
     text = f"It was handed off, and waits for {visible(task.handed_to or 'the outside')}."
-    return Reason(Why.HANDED_OFF, text, cure, task.until)
+    return Reason(Why.HANDED_OFF, text, command(found.queue, "complete", task.id), task.until)
 
 
 def _progress(found: Explanation) -> str:

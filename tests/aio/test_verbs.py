@@ -9,7 +9,7 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import aio
-from fdbqueue.core.errors import GroupClosed, InvalidArgument, NotGranted
+from fdbqueue.core.errors import GroupClosed, InvalidArgument, NotGranted, NotHandedOff
 from fdbqueue.core.root_keys import RootKeys
 from tests.aio.support import on_database, on_loop
 
@@ -336,3 +336,23 @@ async def test_attempts_and_backoffs_that_are_none_are_refused(
             with pytest.raises(InvalidArgument):
                 await call
     assert (await queue.statistics(db))["tasks"]["total"] == 0
+
+
+@on_database
+async def test_a_task_that_was_handed_off_is_completed_or_failed(
+    db: aio.Database, queue: aio.TaskQueue
+) -> None:
+    for n in range(2):
+        await queue.put(db, n)
+    first, second = await queue.take_many(db, 2)
+    await queue.hand_off(db, first, 60, for_="Ada")
+    await queue.consumer().hand_off(db, second, 60)
+    with pytest.raises(InvalidArgument):
+        await queue.hand_off(db, first, -1)
+    assert (await queue.peek(db, first)).handed_to == "Ada"
+    await queue.complete(db, first.id)
+    await queue.fail(db, second.id, "no")
+
+    with pytest.raises(NotHandedOff):
+        await queue.complete(db, second.id)
+    assert (await queue.statistics(db))["tasks"]["total"] == 1

@@ -133,9 +133,10 @@ extra_to_bytes = msgspec.msgpack.Encoder().encode
 
 def without_slots(extra: Extra) -> Extra | None:
     """The extra parts of a task that is taken no more; None for a task that has no other part."""
-    if not (extra.slots or extra.more[HANDED_AT:]):
+    if not (extra.slots or extra.handed):
         return extra
-    rest = msgspec.structs.replace(extra, slots={}).with_handed(None)
+    kept = extra.with_handed(None) if extra.handed else extra
+    rest = msgspec.structs.replace(kept, slots={})
     return None if rest == Extra() else rest
 
 
