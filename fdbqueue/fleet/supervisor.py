@@ -463,7 +463,7 @@ class Fleet(Handle):
             self._start_at.append(self._monotonic())
         elif was_member and not self._stops:
             self._replace(process, ending)
-        elif status:
+        elif status and not self._refusal:  # that tells why all processes end
             _log.error("%s", ending)
 
     # The counts.

@@ -250,6 +250,19 @@ def test_the_last_report_of_a_process_is_heard_after_its_end(watched: Watched) -
         watched.run(refuse)
 
 
+def test_a_refusal_is_told_alone(watched: Watched, caplog: pytest.LogCaptureFixture) -> None:
+    """The other process is ended for it, by a signal."""
+
+    def refuse(*_: object) -> None:
+        first, second = watched.processes
+        first.unheard = Report("refused", reason="no such handler")
+        first.status_at_end, second.status_at_end = 2, -15
+
+    with pytest.raises(FleetRefused, match="no such handler"):
+        watched.run(refuse, processes=2)
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
+
+
 def test_an_emptied_fleet_replaces_no_process(watched: Watched) -> None:
     """It has died in the moment in which the other one found the queues empty."""
 
