@@ -18,10 +18,11 @@ from prometheus_client import CollectorRegistry
 import fdbqueue
 from fdbqueue.integrations.prometheus import QueueCollector, measure
 from fdbqueue.operate.cli.commands import cli
+from tests.public import json_fields
 from tests.public.classes import PLACES, is_of_a_framework
 
 Names = Mapping[str, Sequence[str]]
-"""By the name of a function, class, command or metric: its parameters, members, options or labels."""
+"""By the name of a function, class, command or metric: its parameters, members, options, fields or labels."""
 
 
 def of_python() -> Names:
@@ -94,7 +95,8 @@ def of_metrics() -> Names:
 
 
 def present() -> Mapping[str, Names]:
-    return {"python": of_python(), "commands": of_the_command_line(), "metrics": of_metrics()}
+    named = {"python": of_python(), "commands": of_the_command_line(), "metrics": of_metrics()}
+    return {**named, "json": json_fields.fields()}
 
 
 def _text(found: Mapping[str, Names]) -> str:
