@@ -437,10 +437,16 @@ def _name_of(function: Any, name: str | None) -> str:
     return function.__name__ if name is None else name
 
 
-def tasks_in(handler: Any) -> Tasks | None:
-    """The Tasks that is the handler of a worker. Raises: InvalidArgument for one function of it."""
+def tasks_in(handler: Any, batch: int | None) -> Tasks | None:
+    """The Tasks that is the handler of a worker. Raises: InvalidArgument for one of its functions, and a
+    batch.
+    """
     if isinstance(handler, TaskFunction):
         wanted = "its Tasks, as a worker takes every task of its queue"
         raise InvalidArgument(name="handler", wanted=wanted, got=handler)
     inner = getattr(handler, "__wrapped__", handler)  # on an event loop
-    return inner if isinstance(inner, Tasks) else None
+    if not isinstance(inner, Tasks):
+        return None
+    if batch is not None:
+        raise InvalidArgument(name="batch", wanted="None for a Tasks, which runs each call alone", got=batch)
+    return inner

@@ -19,7 +19,6 @@ from fdbqueue.core.arguments import checked_bytes, checked_function, checked_tim
 from fdbqueue.core.database import Database, Handle, as_database, require_open
 from fdbqueue.core.errors import (
     DeferredBody,
-    InvalidArgument,
     LayoutNewer,
     NotTaken,
     QueueNotFound,
@@ -201,11 +200,8 @@ class Worker(ChosenByHandler):
         self._root = root
         self._run_id = checked_bytes("run_id", run_id, limits.RUN_ID_BYTES_MAX)
         self._handler = checked_function("handler", handler, "a function of a task")
-        self._functions = tasks_in(handler)
         self._options = chosen = WorkerOptions.checked(**options)
-        if self._functions is not None and chosen.batch is not None:
-            wanted = "None for a Tasks, whose functions run one call each"
-            raise InvalidArgument(name="batch", wanted=wanted, got=chosen.batch)
+        self._functions = tasks_in(handler, chosen.batch)
         self._queues = opened(self._database, queues, root)
         self._telling = Telling(self._database, checked_hooks(hooks))
         on_loop = not self._chooses
