@@ -24,7 +24,7 @@ from fdbqueue.tasks.options import Draft, Settings
 from fdbqueue.tasks.stored.records import Extra, S
 
 PACKAGE = Path(fdbqueue.__file__).parent
-VERBS = {"tasks/queue.py", "tasks/handle.py"}
+VERBS = {"tasks/queue.py", "tasks/looks.py", "tasks/handle.py"}
 """The public verbs about results, steps and ended tasks."""
 OF_LIMITS = {"tasks/source.py", "operate/verify/root.py"}
 """A gate decides which ranges are read; and the limits of a root, which belong to no queue."""

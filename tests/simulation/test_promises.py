@@ -1,7 +1,6 @@
-"""The table of promises in docs/tests.md: each row names code that exists."""
+"""The promises of promises.txt: each names checkers that exist."""
 
 import inspect
-import re
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
@@ -14,7 +13,8 @@ from tests.simulation.planted import PLANTS
 from tests.system import aftermath, audit
 from tests.system.workloads import all_workloads, common, fairness
 
-PAGE = Path(__file__).parents[2] / "docs" / "tests.md"
+PROMISES = Path(__file__).parent / "promises.txt"
+"""A promise in each line; below it, indented, its checkers. The title of a part ends in a colon."""
 JUDGES = [
     import_module(f"{package.__name__}.{module.name}")
     for package in (audit, aftermath)
@@ -27,21 +27,20 @@ _WORDS_MAX = 15
 
 
 class Promise(NamedTuple):
-    """A row of the table: the promise, and the workloads with a checker of each."""
-
     promise: str
     checkers: list[tuple[str, str]]
+    """Each with the workload that has it."""
 
 
 def promises() -> list[Promise]:
-    _, _, after = PAGE.read_text().partition("## Promises and their checkers\n")
-    section, _, _ = after.partition("\n## ")
-    rows = [line.strip("|").split("|") for line in section.splitlines() if line.startswith("| ")][1:]
-    return [
-        Promise(promise.strip(), re.findall(r"`(\w+)\.(\w+)`", checkers))
-        for promise, checkers in rows
-        if not promise.startswith(" **")
-    ]
+    found: list[Promise] = []
+    for line in PROMISES.read_text().splitlines():
+        if line.startswith("  "):
+            workload, _, checker = line.strip().partition(".")
+            found[-1].checkers.append((workload, checker))
+        elif line and not line.endswith(":"):
+            found.append(Promise(line, []))
+    return found
 
 
 @pytest.mark.parametrize("row", promises(), ids=lambda row: row.promise)
