@@ -48,7 +48,7 @@ def _filled(url: str) -> Mapping[str, str]:
     with fdbqueue.open(url) as db:
         queue = TaskQueue.create(db, "q", "fair", retain_s=1_000)
         ids = {}
-        for name in ("acked", "buried", "other", "third", "token", "held"):
+        for name in ("acked", "buried", "other", "third", "token", "held", "paid", "declined"):
             queue.put(db, name, key="k", result_ttl=1_000)
             task = queue.take(db, 0)
             assert task is not None
@@ -58,6 +58,8 @@ def _filled(url: str) -> Mapping[str, str]:
                 queue.ack(db, task, result=1)
             elif name in ("buried", "other", "third"):
                 queue.bury(db, task, failure=Failure("ValueError"))
+            elif name in ("paid", "declined"):
+                queue.hand_off(db, task, 1_000)
             else:
                 ids[name] = queue.detach(db, task, 1_000)
         ids["ready"] = queue.put(db, "ready", key="k").id
@@ -117,6 +119,10 @@ take q
 touch q {token}
 release q {token}
 ack q {held}
+complete q {paid}
+fail q {declined} no
+alter q --capacity 1000
+change q --where key=k --set delay=5 --dry-run
 pause q
 resume q
 verify

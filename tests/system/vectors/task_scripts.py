@@ -213,7 +213,7 @@ def functions(script: Script) -> None:
     """Calls of a Python function: the payload is JSON, in the codec of the queue."""
     called = Tasks("emails").task(send)
     for call in (called.call("ada@example.com"), called.call("ada@example.com", subject="yes")):
-        script.call("put", payload=msgspec.json.encode(call.data).decode())
+        script.call("put", payload=escaped(msgspec.json.encode(call.data)))
 
 
 @task_scripts.add("fifo", "fifo-limits", session=True)
