@@ -78,7 +78,7 @@ async def asynchronous_generator() -> AsyncIterator[None]:
 
 
 @pytest.mark.parametrize("name", ["setup", "teardown"])
-@pytest.mark.parametrize("wrong", [1, generator, asynchronous_generator, lambda needed: needed], ids=repr)
+@pytest.mark.parametrize("wrong", [1, generator, asynchronous_generator, lambda needed: needed])
 @on_database
 async def test_what_cannot_be_called_once_is_refused(
     db: aio.Database, queue: aio.TaskQueue, name: str, wrong: Any
