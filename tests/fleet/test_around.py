@@ -188,7 +188,7 @@ NO_SETUP = [1, "module:function", generator, asynchronous_generator, lambda need
 
 
 @pytest.mark.parametrize("name", ["setup", "teardown"])
-@pytest.mark.parametrize("wrong", NO_SETUP, ids=repr)
+@pytest.mark.parametrize("wrong", NO_SETUP)
 def test_what_cannot_be_called_once_is_refused(make: Make, name: str, wrong: Any) -> None:
     with pytest.raises(InvalidArgument) as caught:
         make(**{name: wrong})
