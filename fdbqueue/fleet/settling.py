@@ -163,7 +163,14 @@ class Settling:
         most, _ = number_for(hold.task, hold.queue.options, self._asked)
         if most is None or hold.task.failures < most:
             return False
-        return hold.queue.exhaust(self._database, hold.task, int(most))
+        return run_once(self._database, self._root, partial(self._exhaust_in, hold=hold))
+
+    def _exhaust_in(self, tr: Transaction, hold: Hold) -> bool:
+        # Read again: the queue may have other attempts since the take.
+        failures, rule = hold.queue._rule(tr, hold.lease, self._asked)
+        if rule.attempts is None or not rule.is_used_up(failures):
+            return False
+        return hold.queue.exhaust(tr, hold.task, int(rule.attempts))
 
     def give_back(self, hold: Hold, delay_s: float = 0.0, timeout_s: float | None = None) -> None:
         """Release the task without a failure; it is ready in `delay_s`. The take still counts."""

@@ -15,6 +15,7 @@ follow.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from dataclasses import replace as replace_fields
+from math import inf
 from typing import Any
 
 import msgspec
@@ -28,12 +29,14 @@ from fdbqueue.core.rows import readable
 from fdbqueue.core.seam import Transaction
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.feature import features_taken_back
-from fdbqueue.tasks.options import OPTIONS, QUEUE_OPTIONS, UNSTORED, Kind, Settings, as_given
+from fdbqueue.tasks.options import OPTIONS, QUEUE_OPTIONS, UNSTORED, Backoff, Kind, Settings, as_given
 from fdbqueue.tasks.source import Parts
 from fdbqueue.tasks.stored.key_counts import key_of, readable_state
 from fdbqueue.tasks.stored.keyed import Keyed, is_slug
 
-ALTERABLE = frozenset({"ttl", "ttr", "pri", "capacity", "key_concurrency", "weights", "retain_s"})
+ALTERABLE = frozenset(
+    {"ttl", "ttr", "pri", "capacity", "key_concurrency", "weights", "retain_s", "attempts", "backoff"}
+)
 """The options that may change."""
 _ANOTHER = "create another queue, and let the workers empty this one"
 LASTING: Mapping[str, str] = {
@@ -59,7 +62,9 @@ class Alteration:
     by: str
     """The process that made it, as host:process id."""
     changes: Mapping[str, tuple[Any, Any]]
-    """By option, its value before and after, as in `create`; weights as text. Empty if nothing changed."""
+    """By option, its value before and after, as in `create`; weights, a backoff and inf as text. Empty if
+    nothing changed.
+    """
 
 
 class _Entry(msgspec.Struct, frozen=True, array_like=True):
@@ -99,7 +104,7 @@ def _stored(kind: Kind, name: str, value: Any) -> Any:
         kind.require(name)
     if value is None:
         return getattr(Settings(), name)
-    stored = QUEUE_OPTIONS[name].check(name, value)
+    stored = msgspec.to_builtins(QUEUE_OPTIONS[name].check(name, value))
     # For ever: with None, a lease would last for the ttl.
     return limits.SPAN_MAX_S if name == "ttr" and stored is None else stored
 
@@ -147,9 +152,10 @@ def _store(change: Change, found: Definition, news: Mapping[str, Any]) -> None:
 
 def _told(name: str, value: Any) -> Any:
     """A stored value as a caller gives it."""
+    given = as_given({name: value})[name]
     if name == "weights":
-        return told_option(as_given({name: value})[name] or None)[:TOLD_MAX]
-    return value
+        return told_option(given or None)[:TOLD_MAX]
+    return str(given) if given == inf or isinstance(given, Backoff) else given  # JSON has no inf
 
 
 def _shown(entry: _Entry) -> Alteration:

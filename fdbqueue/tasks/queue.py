@@ -432,6 +432,8 @@ class TaskQueue(Looks, Leaving, Putting, KeepsAside):
         key_concurrency: int | EllipsisType | None = ...,
         weights: Mapping[Any, int] | EllipsisType | None = ...,
         retain_s: float | EllipsisType | None = ...,
+        attempts: float | EllipsisType | None = ...,
+        backoff: Backoff | EllipsisType | None = ...,
         **lasting: Any,
     ) -> "Alteration":
         """Change these options of `create`, while the queue is used; None removes one. Return the change.
@@ -439,9 +441,10 @@ class TaskQueue(Looks, Leaving, Putting, KeepsAside):
         Calls of all processes that begin later go by the new values, and calls under way are repeated. `ttl`,
         `ttr` and `pri` concern tasks that are put from then on. With a smaller `capacity` or
         `key_concurrency`, nothing is lost: puts find no room, and takes leave a key alone, until enough tasks
-        have ended. A larger one lets them go on at once. Without `retain_s`, the ended tasks go. Any process
-        that uses the queue finishes the change; this call does it, given a database. Given a transaction, a
-        later call on the queue in that transaction raises AlterNotCommitted.
+        have ended. A larger one lets them go on at once. `attempts` and `backoff` concern failures from then
+        on. Without `retain_s`, the ended tasks go. Any process that uses the queue finishes the change; this
+        call does it, given a database. Given a transaction, a later call on the queue in that transaction
+        raises AlterNotCommitted.
         Reads: the definition, the last changes; task keys by snapshot.
         Writes: the definition, the change.
         Conflicts: every call on the queue.
@@ -449,6 +452,7 @@ class TaskQueue(Looks, Leaving, Putting, KeepsAside):
         """
         given = {"ttl": ttl, "ttr": ttr, "pri": pri, "capacity": capacity, "weights": weights, **lasting}
         given |= {"key_concurrency": key_concurrency, "retain_s": retain_s}
+        given |= {"attempts": attempts, "backoff": backoff}
         wanted = {name: value for name, value in given.items() if value is not ...}
         asked, runtime = late.altering.checked(self._shape.kind, wanted), self._of(tr).runtime
         by = f"{runtime.host_name()}:{runtime.process_id()}"

@@ -30,6 +30,19 @@ def test_an_option_is_taken_back(shop: Within) -> None:
     assert (status, "--ttl" in said) == (2, True)
 
 
+def test_attempts_and_backoff_change(shop: Within) -> None:
+    told = "fdbqueue: 'shop' changes --attempts from none to inf, --backoff from none to 2,60\n"
+    given = ("--attempts", "inf", "--backoff", "2,60")
+    assert shop.run("alter", "shop", *given) == (0, "", told)
+    assert shop.row("alter", "shop", "--attempts", "7")["changes"] == {"attempts": ["inf", 7]}
+    shop.run("put", "shop", "1")
+    [row] = shop.rows("tasks", "shop")
+    assert (row["attempts_max"], row["attempts_from"]) == (7, "queue")
+    taken_back = shop.row("alter", "shop", "--without", "attempts", "--without", "backoff")
+    assert taken_back["changes"] == {"attempts": [7, None], "backoff": ["2,60", None]}
+    assert len(shop.run("alter", "shop")[1].splitlines()) == 5
+
+
 def test_the_last_changes_are_listed(shop: Within) -> None:
     assert shop.run("alter", "shop") == (0, "", "")
     for capacity in range(20, 20 + limits.ALTERATIONS_MAX):
@@ -66,6 +79,8 @@ def test_weights_have_their_keys(program: Within) -> None:
         (("--key-concurrency", "3"), "does not support --key-concurrency: utube and utubettl do"),
         (("--capacity", "0"), "'--capacity': 0 is not in the range"),
         (("--ttl", "nan"), "not a number of seconds"),
+        (("--attempts", "0"), "no whole number from 1 to"),
+        (("--backoff", "soon"), "not of the form S[,CAP]"),
         (("--without", "codec"), "'--without': 'codec' is not one of"),
     ],
 )

@@ -5,10 +5,14 @@ from typing import Any
 
 import pytest
 
-from fdbqueue import Backoff, Failure, Hooks, Session, TaskQueue, Worker
+from fdbqueue import Backoff, Database, Failure, Hooks, Session, TaskQueue, TaskState, Worker
+from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.sessions.ending import end_session
+from fdbqueue.fleet.held import Hold
 from fdbqueue.fleet.options import WorkerOptions
+from fdbqueue.fleet.settling import Settling
 from fdbqueue.fleet.status import Orders, orders_of, to_line
+from fdbqueue.tasks.attempts import Asked
 from tests.fleet.conftest import SOON
 
 RARE = Backoff(first_s=1_000)
@@ -95,6 +99,57 @@ def test_a_verb_of_the_handler_that_buries_is_told_so(db, make, space):
         until_empty=True
     )
     assert told == ["x"]
+
+
+def test_a_running_worker_goes_by_another_number_of_the_queue(db, make, space):
+    """Another process changes it while the handler runs."""
+    q, begun = make(attempts=9), []
+    other = Database(db.engine, db.runtime)
+    twin = TaskQueue.open(other, "counted", root=space)
+
+    def handler(task):
+        begun.append(task.failures)
+        if task.failures == 1:
+            twin.alter(other, attempts=2)
+        raise ValueError("odd")
+
+    id_ = q.put(db, "x").id
+    Worker(db, q, handler, threads=1, root=space).run(until_empty=True)
+    assert begun == [0, 1]
+    assert [one.outcome for one in q.failures(db, id_)] == ["retried", "buried"]
+
+
+def test_a_running_worker_goes_by_another_backoff_of_the_queue(db, space):
+    """With that of before, it would not end."""
+    q = TaskQueue.create(db, "slow", root=space, backoff=RARE, attempts=3)
+    other = Database(db.engine, db.runtime)
+    twin = TaskQueue.open(other, "slow", root=space)
+
+    def handler(task):
+        if not task.failures:
+            twin.alter(other, backoff=SOON)
+        raise ValueError("odd")
+
+    id_ = q.put(db, "x").id
+    Worker(db, q, handler, threads=1, root=space).run(until_empty=True)
+    assert len(q.failures(db, id_)) == 3
+
+
+@pytest.mark.parametrize(("own", "after", "buried"), [(None, 9, False), (None, 1, True), (2, 9, True)])
+def test_lost_leases_bury_by_the_number_in_force_after_a_change(db, make, space, own, after, buried):
+    """The change comes between the take and the start of the attempt. This process has not met it yet."""
+    q = make(attempts=2)
+    id_ = q.put(db, "poison", attempts=own).id
+    for _ in range(2):
+        session = Session(db, root=space)
+        assert q.take(db, 5, session=session)
+        end_session(db, session._keys, session.id, lambda *_: True, died=True)
+    session = Session(db, root=space)
+    hold = Hold(q, q.take(db, 5, session=session), db, session, db.runtime.now())
+    other = Database(db.engine, db.runtime)
+    TaskQueue.open(other, "counted", root=space).alter(other, attempts=after)
+    assert Settling(db, RootKeys(space), Asked()).bury_if_exhausted(hold) == buried
+    assert (q.peek(db, id_).state == TaskState.BURIED) == buried
 
 
 @pytest.mark.parametrize("said", [None, 3, math.inf])

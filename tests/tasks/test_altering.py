@@ -1,6 +1,7 @@
 """Options of a living queue: every call after a change goes by the new values, and no limit is exceeded."""
 
 import json
+import math
 import threading
 import time
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue import Database, Task, TaskQueue, aio, transactional, verify
+from fdbqueue import Backoff, Database, Failure, Task, TaskQueue, TaskState, aio, transactional, verify
 from fdbqueue.core.errors import (
     AlterNotCommitted,
     DefinitionUnreadable,
@@ -295,6 +296,57 @@ def test_other_weights_give_other_rounds(db: Database, space: Subspace) -> None:
     assert queue.alterations(db)[0].changes == {"weights": ("none", "a:3")}
 
 
+# Attempts and backoff.
+
+
+def failed(db: Database, queue: TaskQueue) -> Task:
+    task = queue.take(db, 0)
+    assert task is not None
+    return queue.release(db, task, failure=Failure("Busy"))
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_a_release_with_a_failure_goes_by_the_attempts_in_force(
+    db: Database, space: Subspace, partitions: int
+) -> None:
+    """Also for a task that is there. One that was put with attempts of its own keeps them."""
+    queue = TaskQueue.create(db, "q", "fifottl", attempts=1, partitions=partitions, root=space)
+    other, twin = twin_of(db, space)
+    queue.put(db, 1, attempts=2)
+    assert failed(other, twin).state == TaskState.READY
+    assert failed(other, twin).state == TaskState.BURIED
+    queue.put(db, 2)
+    assert queue.alter(db, attempts=math.inf).changes == {"attempts": (1, "inf")}
+    assert failed(other, twin).state == TaskState.READY
+    assert queue.alter(db, attempts=2).changes == {"attempts": ("inf", 2)}
+    [waits] = twin.tasks(other, TaskState.READY, 10)
+    told = twin.explain(other, waits)
+    assert (told.attempts_max, told.attempts_from) == (2, "queue")
+    assert failed(other, twin).state == TaskState.BURIED
+    assert queue.alter(db, attempts=None).changes == {"attempts": (2, None)}
+    queue.put(db, 3)
+    assert [failed(other, twin).state for _ in range(9)] == [TaskState.READY] * 9
+    assert "attempts" not in {*queue.options, *twin.options}
+    assert verify(db, queue, root=space).findings == ()
+
+
+def test_a_release_with_a_failure_waits_for_the_backoff_in_force(db: Database, space: Subspace) -> None:
+    queue = TaskQueue.create(db, "q", "fifottl", root=space)
+    other, twin = twin_of(db, space)
+    twin.put(other, 1)
+    assert failed(other, twin).state == TaskState.READY
+    backoff = Backoff(1_000, cap_s=9_000)
+    assert queue.alter(db, backoff=backoff).changes == {"backoff": (None, "1000,9000")}
+    assert queue.alter(db, backoff=backoff).changes == {}
+    assert queue.options["backoff"] == backoff
+    assert failed(other, twin).state == TaskState.DELAYED
+    assert queue.alter(db, backoff=None).changes == {"backoff": ("1000,9000", None)}
+    twin.put(other, 2)
+    assert failed(other, twin).state == TaskState.READY
+    assert "backoff" not in stored_options(db, space)
+    assert queue.alterations(db)[0].changes == {"backoff": ("1000,9000", None)}
+
+
 # Retention.
 
 
@@ -365,6 +417,11 @@ def test_an_option_that_cannot_change_is_refused(
         {"capacity": 1.5},
         {"retain_s": 0},
         {"retain_s": float("inf")},
+        {"attempts": 0},
+        {"attempts": 2.5},
+        {"attempts": "many"},
+        {"backoff": 5},
+        {"backoff": (1, 2, 3)},
         {"tttl": 5},
         {"ttr": 5, "pri": "high"},
     ],
@@ -524,8 +581,12 @@ async def test_the_other_face_alters_alike() -> None:
         waiting = queue.put(db, 2, timeout=60)
         assert (await queue.alter(db, capacity=2, ttr=TTR)).changes["capacity"] == (1, 2)
         await waiting
+        changed = await queue.alter(db, attempts=2, backoff=Backoff(5))
+        assert changed.changes == {"attempts": (None, 2), "backoff": (None, "5,600")}
         with pytest.raises(InvalidArgument):
             await queue.alter(db)
+        with pytest.raises(InvalidArgument):
+            await queue.alter(db, attempts=0)
         with pytest.raises(UnsupportedOption):
             await queue.alter(db, codec="bytes")
-        assert len(await queue.alterations(db)) == 1
+        assert len(await queue.alterations(db)) == 2

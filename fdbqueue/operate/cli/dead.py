@@ -80,8 +80,9 @@ def list_(here: Here, queue: str, error: str | None, text: str | None, count: in
     with letters_of(here, queue) as (database, letters):
         read, now = partial(letters.tasks, database, error=error, text=text), database.runtime.now()
         found = paged(read, count, f"more tasks may follow the first {count}")
-        options = letters.options
-        rows = ({**task_row(one.task, options), "error": one.error, **_failure(one, now)} for one in found)
+        rows = (  # the options after the tasks: a session of the shell may not have met a change yet
+            {**task_row(one.task, letters.options), "error": one.error, **_failure(one, now)} for one in found
+        )
         here.show(rows, LETTER_COLUMNS)
 
 
