@@ -5,7 +5,7 @@ import fdbqueue
 emails = fdbqueue.Tasks("emails")
 
 
-@emails.task(result_ttl=60, limits=lambda to, **_: {"customer": to})
+@emails.task(attempts=5, result_ttl=60, limits=lambda to, **_: {"customer": to})
 def send(to: str, subject: str = "hi") -> str:
     print(f"sent {subject!r} to {to}")
     return to
@@ -24,4 +24,4 @@ if __name__ == "__main__":
     with fdbqueue.open() as database:
         prepare(database)
         send.put(database, "ada@example.com")
-        fdbqueue.Worker(database, "emails", emails, attempts=5).run(until_empty=True)
+        fdbqueue.Worker(database, "emails", emails).run(until_empty=True)

@@ -47,9 +47,11 @@ def test_an_email_is_buried_after_five_attempts(db: Database, monkeypatch: pytes
     failing: TaskFunction[..., ..., str] = TaskFunction(emails.emails, "send", fail, False, {})
     monkeypatch.setitem(emails.emails.functions, "send", failing)
     task = emails.send.put(db, "ada")
-    Worker(db, "emails", emails.emails, attempts=5, backoff=FAST).run(until_empty=True)
+    worker = Worker(db, "emails", emails.emails, attempts=2, backoff=FAST)
+    worker.run(until_empty=True)
     failures = TaskQueue.open(db, "emails").failures(db, task)
     assert [failure.error for failure in failures] == ["ConnectionError"] * 5
+    assert failures[-1].outcome == "buried"
 
 
 def test_the_report_is_sent_by_its_schedule(db: Database, capsys: pytest.CaptureFixture[str]) -> None:
@@ -58,6 +60,7 @@ def test_the_report_is_sent_by_its_schedule(db: Database, capsys: pytest.Capture
     Worker(db, "emails", emails.emails).run(until_empty=True)
     assert capsys.readouterr().out == "sent 'report' to boss@example.com\n"
     assert task is not None
+    assert task.attempts_max == 5
     assert emails.send.result(db, task, timeout=0) == "boss@example.com"
 
 
@@ -66,7 +69,7 @@ def test_the_same_under_asyncio(url: str) -> None:
         async with aio.open(url) as db:
             await db.run_blocking(emails.prepare)
             task = await emails.send.put(db, "ada")
-            await aio.Worker(db, "emails", emails.emails, attempts=5).run(until_empty=True)
+            await aio.Worker(db, "emails", emails.emails).run(until_empty=True)
             return str(await emails.send.result(db, task, timeout=0))
 
     assert asyncio.run(main()) == "ada"

@@ -389,6 +389,21 @@ def test_options_of_the_decorator_and_of_one_put(db: Database, tasks: Tasks) -> 
     assert decorated.put(db, "ada").pri == 3
 
 
+def test_attempts_and_backoff_of_a_put_go_before_those_of_the_worker(
+    db: Database, queue: TaskQueue, tasks: Tasks, work: Callable[..., None]
+) -> None:
+    decorated = tasks.task(attempts=5, backoff=SOON)(_fails)
+    often = decorated.put(db)
+    twice = decorated.options(attempts=2, backoff=Backoff(first_s=0.02, cap_s=0.03)).put(db)
+    work(attempts=1, backoff=Backoff(first_s=1_000))  # its own pause would outlast the test
+    assert [len(queue.failures(db, task)) for task in (often, twice)] == [5, 2]
+    assert (often.attempts_max, twice.attempts_max) == (5, 2)
+
+
+def _fails() -> None:
+    raise ConnectionError("away")
+
+
 def test_an_option_may_be_a_function_of_the_arguments(db: Database, tasks: Tasks) -> None:
     decorated = tasks.task(unique=lambda to, **_: to, headers=lambda subject, **_: {"about": subject})(send)
     first = decorated.put(db, "ada")
@@ -411,6 +426,8 @@ def test_such_a_function_gets_the_named_arguments_of_any_call(tasks: Tasks) -> N
         ({"ttl": -1}, InvalidArgument, "ttl must be more than 0 seconds"),
         ({"pri": 1.5}, InvalidArgument, "pri must be a whole number"),
         ({"headers": {"a": 1}}, InvalidArgument, "headers"),
+        ({"attempts": 0}, InvalidArgument, "attempts must be a whole number from 1 to "),
+        ({"backoff": 5}, InvalidArgument, "backoff must be fdbqueue.Backoff"),
         ({"scope": "queued"}, InvalidArgument, "unique must be a unique key for these options"),
         ({"unique": lambda to: to}, InvalidArgument, "unique must be a function of all arguments of "),
         ({"unique": str}, InvalidArgument, "unique must be a function of all arguments of "),
