@@ -16,7 +16,7 @@ from fdbqueue.core.arguments import checked_positive
 from fdbqueue.core.errors import InvalidArgument
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.seam import Transaction
-from fdbqueue.core.sessions.ending import Process, deadline_if_readable, renew
+from fdbqueue.core.sessions.ending import Process, deadline_if_readable, leave_run, renew, run_of
 from fdbqueue.core.task import Task
 from fdbqueue.tasks import edges, verbs
 from fdbqueue.tasks.change import Change, task_of
@@ -68,6 +68,8 @@ def detach(change: Change, target: Target, ttr_us: int | None, process: Process)
     last = change.tr.get(keys.heartbeat(session))
     [moved] = edges.detach(change, [record], session, ttr_us)
     change.tr.set(keys.session(session), layer.pack((session, None, ttr_us, *process)))
+    if run := run_of(record.token):  # the end of the lease counts for it, maybe after all its workers
+        change.tr.set(keys.membership(session), run)
     renew(change.tr, keys, session, last, moved.until_us)
     return text_of(Target(record.id, record.token))
 
@@ -79,12 +81,14 @@ def _session_of(token: bytes) -> bytes:
 def forget(tr: Transaction, keys: RootKeys, token: bytes) -> None:
     """Clear the session of a lease that has ended. It has no other lease.
 
-    Reads: its heartbeat.
+    Reads: its heartbeat, its run.
     Writes: its keys.
     Conflicts: its end.
     """
     session = _session_of(token)
-    deadline_us = deadline_if_readable(tr.get(keys.heartbeat(session)).value or b"")
+    heartbeat, run = tr.get(keys.heartbeat(session)), tr.get(keys.membership(session))
+    deadline_us = deadline_if_readable(heartbeat.value or b"")
+    leave_run(tr, keys, keys.membership(session), run.value)
     tr.clear(keys.session(session))
     tr.clear(keys.heartbeat(session))
     if deadline_us is not None:

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from fdbqueue import Failure, Session
+from fdbqueue import Failure, Session, verify
 from fdbqueue.core import limits
+from fdbqueue.core.database import run as run_in_database
 from fdbqueue.core.once import run_once
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.core.sessions.ending import RUN_ENDS
@@ -15,6 +16,7 @@ from fdbqueue.fleet.status import Run, Tally
 from fdbqueue.tasks import edges
 from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.change import Change
+from fdbqueue.tasks.detached import forget
 from fdbqueue.tasks.source import lease_of
 from fdbqueue.tasks.stored.records import id_bytes, unpacked
 from tests.support import NOT_COMMITTED, ManualClock, commit_code
@@ -330,3 +332,22 @@ def test_a_lease_that_outlives_its_run_leaves_no_row(
     b.sweep()
     assert rows(b) == []
     assert b.counts("taken") == (0,)
+
+
+@pytest.mark.parametrize("forgets", [True, False])
+def test_a_detached_lease_outlives_its_run_and_leaves_no_row(
+    b: Bench, run: Run, member: Member, clock: ManualClock, forgets: bool
+) -> None:
+    """`fdbqueue ack` clears the session of such a lease; otherwise its time ends it."""
+    b.put()
+    token = b.queue.detach(b.db, member.take(), 1_000)
+    member.session.end()
+    run.__exit__()
+    task = b.queue.leased(b.db, token)
+    b.queue.ack(b.db, task)
+    if forgets:
+        run_in_database(b.db, lambda tr: forget(tr, KEYS, task.token))
+    clock.advance(1_001)
+    b.sweep()
+    assert rows(b) == []
+    assert verify(b.db).findings == ()
