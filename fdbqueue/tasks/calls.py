@@ -111,13 +111,15 @@ class Put(Struct):
         Conflicts: a change of the plan; with a capacity, as in capacity.py.
         """
         check, plan, batches = self.ask_guard(), self.plan, list[_Batch]()
-        sizes = self.parts.ask_size(self.tr) if self.parts.shape.settings.capacity else None
+        # Read once: another thread may follow a change of it meanwhile.
+        capacity = self.parts.shape.settings.capacity or 0
+        sizes = self.parts.ask_size(self.tr) if capacity else None
         routes = {0: range(len(drafts))} if plan is None else self._routed(plan, drafts)
         for number, places in routes.items():
             change = self.change(number)
             few = drafts if len(routes) == 1 else [drafts[at] for at in places]
             batches.append(_Batch(change, few, places, ask_index(change, few)))
-        return partial(self._put, check, sizes, batches)
+        return partial(self._put, check, sizes, capacity, batches)
 
     def ask_guard(self) -> Callable[[], None]:
         """Ask once for the queue, and for the session that owns a temporary one. The reply raises
@@ -146,10 +148,14 @@ class Put(Struct):
         return found
 
     def _put(
-        self, check: Callable[[], None], sizes: Callable[[], int] | None, batches: Sequence[_Batch]
+        self,
+        check: Callable[[], None],
+        sizes: Callable[[], int] | None,
+        capacity: int,
+        batches: Sequence[_Batch],
     ) -> Answers:
         check()
-        full = None if sizes is None else self._admit(sizes, batches)
+        full = None if sizes is None else self._admit(sizes, capacity, batches)
         if full is not None:
             return full
         tasks: list[Any] = []
@@ -163,14 +169,14 @@ class Put(Struct):
         placed = zip(chain.from_iterable(map(_places, batches)), tasks, strict=True)
         return [task for _, task in sorted(placed, key=_place)]
 
-    def _admit(self, sizes: Callable[[], int], batches: Sequence[_Batch]) -> NoRoom | None:
+    def _admit(self, sizes: Callable[[], int], capacity: int, batches: Sequence[_Batch]) -> NoRoom | None:
         """Sweep while there is no room, and admit the tasks: all partitions share the seats and the gate of
         partition 0, so the bound holds for their sum. None if there is room.
 
         Expired tasks make room: the call sweeps at most limits.TIDY_ROUNDS_MAX batches.
         Conflicts: a change of a swept task; as `admit`.
         """
-        tr, parts, capacity = self.tr, self.parts, self.parts.shape.settings.capacity or 0
+        tr, parts = self.tr, self.parts
         wanted, count, more_due = sum(map(len, map(_drafts, batches))), sizes(), True
         for _ in range(limits.TIDY_ROUNDS_MAX):
             if count + wanted <= capacity or not parts.sweep(tr):

@@ -23,6 +23,7 @@ from fdbqueue.core.errors import (
 from fdbqueue.core.limits import ALTERATIONS_MAX
 from fdbqueue.core.partitions import SharedKeys
 from fdbqueue.core.registry import Registry
+from fdbqueue.tasks.calls import Put
 from tests.aio.support import on_loop
 from tests.conftest import DURABLE
 from tests.queue_support import faulty, in_threads
@@ -122,6 +123,28 @@ def test_a_queue_gets_a_capacity(db: Database, space: Subspace, options: dict[st
     with pytest.raises(QueueFull):
         transactional(twin.put)(other, "one too many", **options)
     assert queue.statistics(db)["tasks"]["ready"] == 3
+
+
+def test_a_put_whose_bound_goes_meanwhile_finds_room(
+    db: Database, space: Subspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread of the process follows the change between two reads of the put."""
+    queue, ask, left = TaskQueue.create(db, "q", "limfifottl", capacity=5, root=space), Put.ask_guard, [1]
+
+    def ask_guard(self: Put) -> Any:
+        check = ask(self)
+
+        def reply() -> None:
+            check()
+            if left:
+                left.clear()
+                queue.alter(db, capacity=None)
+
+        return reply
+
+    monkeypatch.setattr(Put, "ask_guard", ask_guard)
+    transactional(queue.put)(db, "x")
+    assert (left, queue.statistics(db)["tasks"]["ready"]) == ([], 1)
 
 
 def test_stored_tasks_outlive_a_smaller_capacity(db: Database, space: Subspace) -> None:
