@@ -11,7 +11,8 @@ from fdbqueue import Database, Limit, TaskQueue, verify
 from fdbqueue.core.database import run
 from fdbqueue.core.errors import InvalidArgument, LimitInUse
 from fdbqueue.core.root_keys import RootKeys
-from fdbqueue.tasks.limits.rule import LimitKeys
+from fdbqueue.tasks.limits.rule import CELLS_MAX, LimitKeys
+from fdbqueue.tasks.limits.state import ask, ask_key
 from tests.conftest import TEST_ROOT, open_engine
 from tests.support import NOT_COMMITTED, commit_code
 from tests.tasks.partitions import PartitionsBench
@@ -393,6 +394,27 @@ def test_a_process_that_has_not_seen_the_change_goes_by_it(hosts: MakeHosts) -> 
     b.settle()
     assert b.take().data == 2
     assert sound(b)
+
+
+class Elsewhere(LimitKeys):
+    """Another thread, which reads at an older version, notes at once that the limit has one part."""
+
+    @property
+    def has_both(self) -> bool:
+        return False
+
+    @has_both.setter
+    def has_both(self, value: bool) -> None:
+        pass
+
+
+def test_what_another_thread_notes_changes_no_look(hosts: MakeHosts) -> None:
+    """Otherwise its start would add a time to the slots in use."""
+    b = hosts("keys")
+    keys, tr = Elsewhere(RootKeys(b.root).prefix, HOST), b.db.create_transaction()
+    state = ask(tr, keys)()
+    assert len(state.tokens) == CELLS_MAX
+    assert ask_key(tr, keys, b"\x02a\x00")(state.rule).tokens == b""
 
 
 @every_way

@@ -285,8 +285,8 @@ def _replied(tr: ReadTransaction, keys: LimitKeys, row: Value) -> Callable[[], S
         nonlocal state
         if state is None:
             rule, times = rule_of(row.value), _NO_TOKENS
-            keys.has_both = rule is not None and rule.rate > 0 < rule.slots
-            if keys.has_both:
+            has_both = keys.has_both = rule is not None and rule.has_both
+            if has_both:  # another thread may note another rule meanwhile
                 times = cells_of((tr.get(keys.tokens) if tokens is None else tokens).value)
             state = State(keys, rule, cells_of(cells.value), row.value, times)
         return state
@@ -580,8 +580,8 @@ def ask_key(tr: ReadTransaction, keys: LimitKeys, key: bytes) -> Callable[[Rule 
     row, tokens = tr.get(keys.count(key)), tr.get(keys.key_tokens(key)) if keys.has_both else None
 
     def reply(rule: Rule | None) -> KeyState:
-        keys.has_both = rule is not None and rule.rate > 0 < rule.slots
-        if not keys.has_both:
+        has_both = keys.has_both = rule is not None and rule.has_both
+        if not has_both:
             return KeyState(keys, key, rule, row.value)
         starts = tr.get(keys.key_tokens(key)) if tokens is None else tokens
         return KeyState(keys, key, rule, row.value, starts.value or b"")
