@@ -26,6 +26,7 @@ from fdbqueue.fleet.outcomes import (
     Away,
     Done,
     Failed,
+    HandedOff,
     Judgement,
     Lost,
     Snooze,
@@ -305,6 +306,8 @@ class BatchWorker(Worker):
             return settling.put_off(member, outcome.delay_s, tr)
         if isinstance(outcome, Snoozed):
             return settling.snooze(member, outcome.delay_s, tr)
+        if isinstance(outcome, HandedOff):
+            return settling.hand_off(member, outcome.ttl_s, outcome.for_, tr)
         return settling.cancel(member, tr)
 
     def _tell(self, batch: Sequence[Member], settled: Sequence[tuple[Settled | None, Said]]) -> None:

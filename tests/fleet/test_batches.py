@@ -13,9 +13,11 @@ import pytest
 from fdbqueue import (
     Bury,
     Done,
+    Event,
     Failure,
     Fleet,
     Group,
+    Handoff,
     HeldTask,
     Hooks,
     Limit,
@@ -174,6 +176,41 @@ def test_a_raised_verdict_is_for_all(db, queue, batches, verdict, outcome):
     queue.put_many(db, range(3))
     _, told = batches(handler)
     assert told[:3] == [(outcome, 0), (outcome, 1), (outcome, 2)]
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("in_transaction", [False, True])
+def test_a_raised_handoff_hands_all_off(db, queue, space, count, in_transaction):
+    """Each waits for the outside, which completes it."""
+    told: list[tuple[str, Any]] = []
+    note = lambda event: told.append((event.name, event.task.data))  # noqa: E731
+
+    def complete(event: Event) -> None:
+        note(event)
+        queue.complete(db, event.task.id)
+
+    def handler(*_: Any) -> None:
+        raise Handoff(PATIENCE_S, "a payment")
+
+    queue.put_many(db, range(count))
+    hooks = Hooks(handed_off=complete, snoozed=note, lease_lost=note)
+    worker = Worker(
+        db,
+        queue,
+        handler,
+        batch=9,
+        batch_wait_s=0,
+        transactional=in_transaction,
+        hooks=hooks,
+        root=space,
+    )
+    hooked: list[bool] = []
+    worker.start(until_empty=True)
+    hooked.append(worker.join(PATIENCE_S / 2))
+    worker.stop(at_once=True)
+    assert worker.join(PATIENCE_S)
+    assert (hooked, sorted(told)) == ([True], [("handed_off", n) for n in range(count)])
+    assert queue.statistics(db)["ends"]["acked"] == count
 
 
 def test_an_effect_belongs_to_one_task(db, queue, batches, space):
