@@ -290,13 +290,15 @@ class BatchWorker(Worker):
             if member not in acked:
                 with suppress(NotTaken):
                     one = self._settle_one(member, outcome, random, tr)
+            if one is ACKED and isinstance(outcome, Done):
+                self._settling.affect(tr, outcome)  # its own NotTaken ends this transaction
             settled.append(one)
         return settled
 
     def _settle_one(self, member: Member, outcome: Outcome, random: float, tr: Transaction) -> Settled | None:
         settling = self._settling
         if isinstance(outcome, Done):
-            settling._ack_and(tr, member, outcome)
+            member.queue.ack(tr, member.lease, result=outcome.result)
             return ACKED
         if isinstance(outcome, Failed):
             return settling.fail_in(tr, member, outcome, random)

@@ -205,6 +205,9 @@ class Settling:
 
     def _ack_and(self, tr: Transaction, hold: Hold, done: Done) -> None:
         hold.queue.ack(tr, hold.lease, result=done.result)
+        self.affect(tr, done)
+
+    def affect(self, tr: Transaction, done: Done) -> None:
         if done.effect is not None:
             with parent_only(self._runtime):
                 require_finished("the effect", done.effect(tr))

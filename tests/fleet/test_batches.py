@@ -213,6 +213,32 @@ def test_a_raised_handoff_hands_all_off(db, queue, space, count, in_transaction)
     assert queue.statistics(db)["ends"]["acked"] == count
 
 
+def test_an_effect_that_finds_another_task_not_taken_commits_no_part(db, queue, space):
+    """Neither the ack of its task, nor what the effect wrote before."""
+    key, told = space["effects"].key(), list[tuple[str, Any]]()
+    note = lambda event: told.append((event.name, event.task.data))  # noqa: E731
+    other = TaskQueue.create(db, "other", root=space)
+    idle = other.put(db, "idle")
+
+    def effect(tr: Any) -> None:
+        tr.add(key, b"\x01")
+        other.ack(tr, idle)
+
+    def handler(tasks: list[HeldTask]) -> None:
+        for task in tasks:
+            if task.data == 1:
+                task.done(effect=effect)
+        worker.stop()
+
+    queue.put_many(db, range(3))
+    hooks = Hooks(succeeded=note, lease_lost=note)
+    worker = Worker(db, queue, handler, batch=9, batch_wait_s=0, hooks=hooks, root=space)
+    worker.run()
+    assert outcomes(told) == {"succeeded": [0, 2], "lease_lost": [1]}
+    assert db[key] is None
+    assert queue.statistics(db)["ends"]["acked"] == 2
+
+
 def test_an_effect_belongs_to_one_task(db, queue, batches, space):
     """It commits with the ack of its task; a raised effect, of all of them, is refused."""
     key = space["effects"].key()
