@@ -256,7 +256,11 @@ class BatchWorker(Worker):
         if not isinstance(outcome, Done):
             return self._settle_as(member, outcome, said)
         try:
-            return self._settling._ack(member, outcome)
+            if outcome.effect is None:
+                member.queue.ack(self._database, member.lease, result=outcome.result)
+            else:
+                self._settling._commit_with(member, lambda tr: self._settling._ack_and(tr, member, outcome))
+            return ACKED
         except SURVIVED as error:
             return ended(member) or self._settle(member, error)
 

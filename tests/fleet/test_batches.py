@@ -495,6 +495,26 @@ def test_a_batch_that_overruns_fails_together(db, queue, space):
     assert worker.status().overrun == 1
 
 
+@pytest.mark.parametrize("effect", [None, lambda _: None])
+def test_a_decision_stands_also_for_the_only_task_of_a_batch_that_overruns(db, queue, space, effect):
+    told: list[str] = []
+    note = lambda event: told.append(event.name)  # noqa: E731
+    go_on = threading.Event()
+
+    def handler(tasks: list[HeldTask]) -> None:
+        tasks[0].done(effect=effect)
+        worker.stop()
+        go_on.wait(PATIENCE_S)
+
+    queue.put(db, 1)
+    hooks = Hooks(succeeded=note, retried=note, buried=note, lease_lost=note)
+    worker = Worker(db, queue, handler, batch=9, batch_wait_s=0, timeout_s=0.3, hooks=hooks, root=space)
+    worker.run()
+    go_on.set()
+    assert told == ["succeeded"]
+    assert queue.statistics(db)["ends"]["acked"] == 1
+
+
 def test_leases_of_a_batch_are_renewed(db, space):
     q = TaskQueue.create(db, "short", "fifottl", ttr=1, root=space)
     q.put_many(db, range(3))
