@@ -418,7 +418,7 @@ def _new(change: Change, random: bytes, draft: Draft, index: int) -> Record:
         trace=draft.trace,
         extra=draft.extra,
         failures=draft.failures,
-        forgiven=draft.failures,
+        forgiven=draft.failures - draft.failures_counted,
     )
 
 

@@ -534,7 +534,9 @@ class Draft(msgspec.Struct, frozen=True):
     wish: Any = None
     """What its put wants of a stage, beside the fields of `extra` (feature.py)."""
     failures: int = 0
-    """Number of its failed attempts in another queue, of a task that comes from there; they do not count."""
+    """Number of its failed attempts in another queue, of a task that comes from there."""
+    failures_counted: int = 0
+    """Number of those that count here."""
     arrives: bool = False
     """True for a task from another queue, where its groups have counted it."""
 

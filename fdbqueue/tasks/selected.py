@@ -283,7 +283,9 @@ EDGES: Mapping[str, Callable[[Change, Sequence[Record]], list[Record]]] = {
 
 
 class Onward(Elsewhere):
-    """Another queue, for tasks that keep their delay, their ttr and the rest of their ttl there."""
+    """Another queue, for tasks that keep their delay, their ttr and the rest of their ttl there. Failures of
+    waiting tasks count there; a buried one begins anew, as at a kick.
+    """
 
     now_us = 0
 
@@ -303,6 +305,8 @@ class Onward(Elsewhere):
         ready_us = begins_us(record, self.now_us)
         ttl_us = NEVER_US if record.expires_us == NEVER_US else record.expires_us - ready_us
         draft = super()._draft(ours, record, payload)
+        counted = 0 if record.state == BURIED else record.failures_counted
+        draft = replace(draft, failures_counted=counted)
         return replace(draft, ttl_us=ttl_us, ttr_us=record.ttr_us, delay_us=ready_us - self.now_us)
 
 

@@ -251,6 +251,22 @@ def test_tasks_move_with_all_that_they_have(b: Bench) -> None:
     assert failure.error == "ValueError"
 
 
+def test_failures_of_a_moved_task_count_there(b: Bench) -> None:
+    """Otherwise a task that goes to and fro would use up no attempts. A buried one begins anew."""
+    there = other(b, attempts=2)
+    for name in ("failed", "buried"):
+        b.put(name)
+        b.queue.release(b.db, b.take(), failure=Failure("ValueError", "odd"), delay=9)
+    buried = b.queue.tasks(b.db, "~", 9)[1]
+    b.queue.bury(b.db, buried, failure=Failure("ValueError", "odd"))
+    assert b.queue.change(b.db, {}, {"queue": "other"}).changed == 2
+    b.clock.advance(9)
+    ends = {}
+    while (task := there.take(b.db, 0, session=b.session)) is not None:
+        ends[task.data] = there.release(b.db, task, failure=Failure("KeyError"), delay=99).state.name
+    assert ends == {"failed": "BURIED", "buried": "DELAYED"}
+
+
 def test_a_task_key_stays_in_order_when_it_moves(parted: MakeParted, set_limits: SetLimits) -> None:
     """Also while a repartition has its tasks in two partitions."""
     b = parted("utube", partitions=2)
