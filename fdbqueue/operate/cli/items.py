@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fdbqueue import queues as late_queues
 from fdbqueue.core import limits
 from fdbqueue.core.database import Database
 from fdbqueue.core.errors import FairQueueFull, QueueFull, TooMuchForOneTransaction
@@ -49,7 +50,6 @@ from fdbqueue.operate.cli.frame import (
 from fdbqueue.operate.cli.session import CREATE_HERE, ELEMENT_KINDS, Place
 from fdbqueue.operate.cli.show import Row, columns, paged, task_row
 from fdbqueue.operate.cli.wording import LineReader, line_of, option_named
-from fdbqueue.queues.fair import FairQueue
 from fdbqueue.queues.recipe.queue import Queue
 from fdbqueue.tasks.options import OnConflict
 
@@ -133,7 +133,7 @@ def _sink(here: Here, database: Database, name: str, kind: str, options: dict[st
             wanted = f"for task queues, and {name!r} is a {told} queue: `fdbqueue create` makes another one"
             raise click.UsageError(f"{', '.join(given)} {'is' if len(given) == 1 else 'are'} {wanted}")
     if kind == FAIR_ITEMS:
-        fair = FairQueue.named(database, name, create=False, root=here.root)
+        fair = late_queues.fair.FairQueue.named(database, name, create=False, root=here.root)
 
         def put_each(values: Sequence[Any]) -> None:
             for value in values:
