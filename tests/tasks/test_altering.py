@@ -4,6 +4,7 @@ import json
 import math
 import threading
 import time
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -191,6 +192,14 @@ def test_a_larger_capacity_lets_a_waiting_put_go_on(
     assert queue.statistics(db)["tasks"]["ready"] == 2
 
 
+def test_a_change_wakes_the_puts_that_wait_for_room_in_any_partition(parted: MakeParted) -> None:
+    b = parted("limfifottl", partitions=3, capacity=1)
+    ask = partial(b.db.get, b.queue._shape.shared.room)
+    before = ask()
+    b.queue.alter(b.db, capacity=2)
+    assert ask() != before
+
+
 # Task keys.
 
 
@@ -284,6 +293,15 @@ def test_a_second_change_begins_the_fit_anew(unfitted: PartitionsBench) -> None:
     assert of_key(b) == []
     b.queue.alter(b.db, key_concurrency=2)
     assert of_key(b) == [2, 3]
+
+
+def test_a_change_of_another_option_leaves_the_fit_under_way(unfitted: PartitionsBench) -> None:
+    b = unfitted
+    alter_only(b, key_concurrency=1)
+    alter_only(b, retain_s=60)
+    assert of_key(b, b.other_process()) == []
+    b.settle()
+    assert stored_option(b, "settling") is None
 
 
 def test_a_waiting_take_gets_the_next_task_of_a_held_key(db: Database, space: Subspace) -> None:

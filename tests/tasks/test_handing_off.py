@@ -144,6 +144,21 @@ def test_a_task_without_a_completion_in_time_has_failed_once(bench: MakeBench) -
     assert is_sound(b.db)
 
 
+def test_a_hand_off_that_nobody_completes_is_no_death(bench: MakeBench) -> None:
+    """The worker that handed it off has lived: the task is no suspect of the deaths before."""
+    b = bench("fifottl", ttr=10)
+    b.put("x")
+    b.take()
+    b.clock.advance(11)
+    b.sweep()
+    task = b.take()
+    assert task.orphaned == 1
+    b.queue.hand_off(b.db, task, 100)
+    b.clock.advance(101)
+    b.sweep()
+    assert b.take().orphaned == 0
+
+
 def test_a_ttl_of_the_task_ends_its_hand_off_too(bench: MakeBench) -> None:
     b = bench("fifottl", ttl=30)
     task = handed_off(b, ttl=100)

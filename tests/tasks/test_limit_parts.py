@@ -229,6 +229,17 @@ def test_an_end_conflicts_with_a_sweep_that_has_met_the_token(hosts: MakeHosts) 
     assert sound(b)
 
 
+def test_an_end_conflicts_with_a_change_of_the_numbers(hosts: MakeHosts) -> None:
+    """It has judged by the old ones if the key has a token."""
+    b = hosts("keys", burst=2)
+    for number in range(2):
+        b.put(number, limits={HOST: "a"})
+    end = b.db.create_transaction()
+    b.queue.ack(end, b.take())
+    change(b, slots=1, rate=1, per=PER_S, burst=1)
+    assert commit_code(end) == NOT_COMMITTED
+
+
 @every_way
 def test_a_rate_beside_slots_comes_and_goes_while_tasks_run(hosts: MakeHosts, way: str) -> None:
     b = hosts(way)

@@ -84,6 +84,7 @@ ENDINGS: dict[str, tuple[dict[str, int], Callable[[Bench, Any], Any]]] = {
     "bury by id": ({"buried": 1}, lambda b, task: b.queue.bury(b.db, task.id)),
     "release": ({"snoozed": 1}, lambda b, task: b.queue.release(b.db, task)),
     "defer": ({"snoozed": 1}, lambda b, task: b.queue.defer(b.db, task, 1)),
+    "hand off": ({"snoozed": 1}, lambda b, task: b.queue.hand_off(b.db, task, 60)),
     "delete by id": ({"lost": 1}, lambda b, task: b.queue.delete(b.db, task.id)),
     "give back": ({}, lambda b, task: b.queue.give_back(b.db, task)),
 }
