@@ -12,7 +12,10 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import Database, FairQueue, HolderProcess, Queue, Session, TaskQueue, WaitingCall
+from fdbqueue.core.database import run
 from fdbqueue.core.errors import InvalidArgument, QueueDropped
+from fdbqueue.core.line.decision import renewal_value
+from fdbqueue.core.line.staging import DEADLINE_US, ask_live
 from tests.support import PATIENCE_S, wait_until
 
 HERE = HolderProcess(platform.node(), os.getpid())
@@ -96,6 +99,25 @@ def test_a_request_of_another_program_may_tell_nothing(db: Database, space: Subs
         line.register(tr, os.urandom(12), 1, params, db.runtime.now_us())
         tr.commit().wait()
     assert [one.processes for one in queue.waiting(db, 9)] == [()] * 4
+
+
+def test_a_request_that_has_renewed_itself_waits_since_its_begin(db: Database, space: Subspace) -> None:
+    queue = Queue.named(db, "items", root=space)
+    line = queue._recipe_of(db).wide.line
+    since_us = db.runtime.now_us()
+
+    def register(tr: Any) -> None:
+        line.register(tr, bytes(12), 1, b"", since_us)
+
+    def renew(tr: Any) -> None:
+        [(ticket, _, _)] = ask_live(tr, line.keys, since_us, 9)()
+        tr[line.keys.renewal(ticket)] = renewal_value(since_us + 5 * DEADLINE_US)
+
+    for body in (register, renew):
+        run(db, body)
+    [call] = queue.waiting(db, 9)
+    assert round((call.until - call.since) * 1_000_000) == 5 * DEADLINE_US
+    assert round(call.since * 1_000_000) == since_us
 
 
 def test_in_a_transaction_it_conflicts_with_nothing(db: Database, space: Subspace) -> None:
