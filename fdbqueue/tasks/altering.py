@@ -167,8 +167,10 @@ class Altering:
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        self._known: Any = None
-        """The change and the plan that the steps go by. With another one, they begin again."""
+        self._known: Definition | None = None
+        """The definition that the steps go by. With another one, they begin again; after a restore of data,
+        an equal one is another.
+        """
         self._part, self._after = 0, b""
 
     def step(self, tr: Transaction) -> bool:
@@ -179,15 +181,15 @@ class Altering:
         Conflicts: a change of these task keys; at the end, every call on the queue.
         """
         parts = self._parts
-        known = parts.shape.settings.settling, parts.plan
+        known, settling, plan = parts.shape.definition, parts.shape.settings.settling, parts.plan
         parts.zero.guard(tr)()
-        if (parts.shape.settings.settling, parts.plan) != known:  # another thread has met a later definition
-            raise conflict_in(tr)
-        if known[0] is None:
+        if parts.shape.definition is not known or parts.plan is not plan:
+            raise conflict_in(tr)  # another thread has met a later definition
+        if settling is None:
             return False
-        if known != self._known:
+        if known is not self._known:
             self._known, self._part, self._after = known, 0, b""
-        if self._part < (1 if known[1] is None else known[1].high):
+        if self._part < (1 if plan is None else plan.high):
             self._fit(parts.part(self._part).change(tr))
             return True
         change = parts.zero.change(tr)

@@ -13,6 +13,7 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import Backoff, Database, Failure, Task, TaskQueue, TaskState, aio, transactional, verify
+from fdbqueue.core.database import run
 from fdbqueue.core.errors import (
     AlterNotCommitted,
     DefinitionUnreadable,
@@ -293,6 +294,26 @@ def test_a_second_change_begins_the_fit_anew(unfitted: PartitionsBench) -> None:
     assert of_key(b) == []
     b.queue.alter(b.db, key_concurrency=2)
     assert of_key(b) == [2, 3]
+
+
+def test_a_restored_change_takes_all_its_steps_again(unfitted: PartitionsBench) -> None:
+    """A process that has taken them knows that number of a change already."""
+    b = unfitted
+    alter_only(b, key_concurrency=1)
+    backup = list(b.db.get_range_startswith(b.root.key()))
+    b.settle()
+    assert stored_option(b, "settling") is None
+
+    def restore(tr: Any) -> None:
+        tr.clear_range_startswith(b.root.key())
+        for key, value in backup:
+            tr[key] = value
+
+    run(b.db, restore)
+    b.settle()
+    assert stored_option(b, "settling") is None
+    assert of_key(b) == []
+    assert verify(b.db, b.queue, root=b.root).findings == ()
 
 
 def test_a_change_of_another_option_leaves_the_fit_under_way(unfitted: PartitionsBench) -> None:
