@@ -296,7 +296,8 @@ class Onward(Elsewhere):
         ours, theirs = change.shape.kind, found._shape.kind
         kept = [option for option in KEPT_BY_A_MOVE if ours.supports(option)]
         if not all(map(theirs.supports, kept)) or theirs.supports("key") > ours.supports("key"):
-            wanted = f"of a kind with {', '.join(kept) or 'no options'}, as {ours.name!r} is"
+            keyless = "" if ours.supports("key") else " and without task keys"
+            wanted = f"of a kind with {', '.join(kept) or 'no options'}{keyless}, as {ours.name!r} is"
             raise InvalidArgument(name="the new queue", wanted=wanted, got=f"{name} ({theirs.name})")
         found.now_us = change.now_us
         return found

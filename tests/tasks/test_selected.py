@@ -287,6 +287,15 @@ def test_a_task_key_stays_in_order_when_it_moves(parted: MakeParted, set_limits:
     assert not verify(b.db, root=b.root).findings
 
 
+def test_tasks_without_a_key_go_to_no_queue_of_keys(bench: MakeBench) -> None:
+    b = bench("fifottl")
+    other(b)
+    b.put(1)
+    with pytest.raises(InvalidArgument, match="ttr and without task keys, as 'fifottl' is"):
+        b.queue.change(b.db, {}, {"queue": "other"})
+    assert b.counts("ready") == (1,)
+
+
 def test_a_move_fills_the_other_queue_and_refuses_the_rest(bench: MakeBench) -> None:
     b = bench("limfifottl")
     there = other(b, "limfifottl", capacity=3)
@@ -317,6 +326,20 @@ def test_a_change_takes_bounded_steps_and_meets_each_task_once(
     steps = [now.changed - before.changed for before, now in zip([ChangedTasks(), *told], told, strict=False)]
     assert (max(steps), told[-1]) == (3, answer)
     assert not verify(b.db, root=b.root).findings
+
+
+@pytest.mark.parametrize("edit", [{"do": "kick"}, {"set": {"delay": 0}}, {"set": {"queue": "other"}}])
+def test_a_step_moves_bounded_bytes(b: Bench, set_limits: SetLimits, edit: dict[str, Any]) -> None:
+    """Each of these may write payloads anew, in another partition or queue."""
+    set_limits(MOVED_BYTES_MAX=20_000)
+    other(b)
+    for n in range(8):
+        id_ = b.put("x" * 9_000, key=n, delay=9)
+        if "do" in edit:
+            b.queue.bury(b.db, id_)
+    told: list[ChangedTasks] = []
+    assert b.queue.change(b.db, {}, progress=told.append, **edit).changed == 8
+    assert len(told) >= 8
 
 
 def test_a_walk_meets_a_task_once_though_it_moves(parted: MakeParted, set_limits: SetLimits) -> None:
