@@ -1,5 +1,6 @@
 """Hand-offs by holders and a worker: outsiders complete and fail tasks, ttls end, processes die."""
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
@@ -141,7 +142,7 @@ def work(client: Client, q: TaskQueue) -> None:
         handle,
         hooks=Hooks(handed_off=note),
         threads=2,
-        attempts=None,
+        attempts=math.inf,
         backoff=Backoff(first_s=0.2, cap_s=1.0),
         session_ttr_s=SESSION_TTR_S,
     )
