@@ -408,6 +408,23 @@ def test_a_batch_is_of_one_queue(db, queue, space):
     assert set.union(*seen) == {"jobs", "other"}
 
 
+def test_batches_of_two_queues_that_come_together_do_not_wait_for_each_other(db, queue, space, monkeypatch):
+    """A wait for both queues may end with tasks of each."""
+    other = TaskQueue.create(db, "other", root=space)
+    seen: list[Any] = []
+    handler = lambda tasks: seen.extend(task.data for task in tasks)  # noqa: E731
+
+    def of_both(worker: Any, *_: Any) -> list[Any]:
+        return [hold for each, _ in worker._queues for hold in worker._more(each, 1)]
+
+    monkeypatch.setattr(Worker, "_taken", of_both)
+    queue.put(db, 1)
+    other.put(db, 2)
+    wait_s = 10 * PATIENCE_S
+    with working(Worker(db, [queue, other], handler, batch=2, batch_wait_s=wait_s, root=space)):
+        wait_until(lambda: len(seen) == 2)
+
+
 @pytest.mark.parametrize("kind", ["utube", "utubettl", "fair", "bag", "limfifottl"])
 def test_a_batch_of_every_kind(db, space, kind):
     """With task keys, at most `key_concurrency` of one key run at a time."""
@@ -544,6 +561,22 @@ def test_an_outage_puts_a_batch_off(db, queue, batches, monkeypatch):
     assert len(tasks) == 3
 
 
+def test_a_batch_that_succeeds_ends_an_outage(db, queue, space, monkeypatch):
+    """The next one begins with the first pause again."""
+    monkeypatch.setattr("fdbqueue.core.limits.AWAY_FIRST_S", 0.05)
+    pauses: list[float] = []
+    failing = [True, False, True]
+
+    def handler(_: list[HeldTask]) -> None:
+        if failing and failing.pop():
+            raise Unavailable("the server is down")
+
+    queue.put_many(db, range(2))
+    hooks = Hooks(retried=lambda event: pauses.append(event.delay_s))
+    Worker(db, queue, handler, batch=1, threads=1, hooks=hooks, root=space).run(until_empty=True)
+    assert pauses == [0.05, 0.05]
+
+
 def test_a_stop_at_once_gives_a_batch_back(db, queue, space):
     began, go_on = threading.Event(), threading.Event()
 
@@ -618,6 +651,19 @@ def test_a_coroutine_is_cancelled_when_all_its_tasks_are_gone(db, queue, space):
     worker.stop(at_once=True)
     assert worker.join(PATIENCE_S)
     assert went_on[:2] == [0, 1]
+
+
+def test_a_coroutine_is_cancelled_whichever_task_is_cancelled_last(db, queue, space):
+    async def handler(tasks: list[aio.HeldTask]) -> None:
+        if tasks[0].attempts == 1:
+            for task in tasks:
+                task.hold.note_cancel()
+            await asyncio.sleep(10 * PATIENCE_S)
+
+    queue.put_many(db, range(2))
+    with working(Worker(db, queue, handler, batch=2, batch_wait_s=0, root=space)) as worker:
+        wait_until(lambda: worker.status().tally.done == 2)
+    assert worker.status().tally.snoozed == 2
 
 
 SINGLE = """

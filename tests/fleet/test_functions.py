@@ -572,6 +572,15 @@ def test_a_transactional_function_that_fails_writes_nothing(
     assert queue.peek(db, task).state == TaskState.BURIED
 
 
+def test_a_transactional_worker_runs_all_functions_in_its_transactions(
+    db: Database, queue: TaskQueue, tasks: Tasks, work: Callable[..., None]
+) -> None:
+    """So none of them may tell its progress, which is a write of its own."""
+    task = tasks.task(tell).put(db, 0.5)
+    work(attempts=1, transactional=True)
+    assert queue.failures(db, task)[-1].error == "InvalidArgument"
+
+
 def _note_and_fail(tr: Transaction, key: str) -> None:
     tr[bytes.fromhex(key)] = b"never"
     raise ValueError(key)

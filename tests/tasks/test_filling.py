@@ -49,6 +49,23 @@ def test_few_takes_follow_the_first(there, comes, expected, pauses):
     assert paused == pauses
 
 
+def test_the_last_pause_ends_with_the_time():
+    """Also if takes last: then a whole pause would exceed it."""
+    clock, paused = [0.0], []
+
+    def more(_):
+        clock[0] += 0.75
+        return []
+
+    def pause(seconds):
+        paused.append(seconds)
+        clock[0] += seconds
+        return True
+
+    assert filled([1], 3, 5.0, lambda: clock[0], more, pause) == [1]
+    assert paused == [1, 1, 0.75]
+
+
 def test_a_take_waits_for_more_after_the_first_task(db, queue):
     queue.put(db, 1)
     found = []
