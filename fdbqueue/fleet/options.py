@@ -187,7 +187,7 @@ class WorkerOptions:
         timeout_s, backoff = options.timeout_s, options.backoff
         batch, wait_s = options.batch, options.batch_wait_s
         if batch is None and wait_s is not None:
-            raise InvalidArgument(name="batch_wait_s", wanted="None without batch", got=wait_s)
+            raise InvalidArgument(name="batch_wait_s", wanted="None without `batch`", got=wait_s)
         return cls(
             threads=checked_count("threads", options.threads, limits.THREADS_MAX),
             concurrency=checked_count("concurrency", options.concurrency, limits.CONCURRENCY_MAX),

@@ -21,11 +21,9 @@ from fdbqueue.core.task import Task
 from fdbqueue.tasks import edges, verbs
 from fdbqueue.tasks.change import Change, task_of
 from fdbqueue.tasks.options import whole_us
-from fdbqueue.tasks.stored.records import NEVER_US, SESSION_BYTES, id_bytes, id_text
+from fdbqueue.tasks.stored.records import DETACHED_MARK, NEVER_US, id_bytes, id_text
 from fdbqueue.tasks.verbs import Target
 
-_MARK = bytes(SESSION_BYTES - limits.RANDOM_SUFFIX_BYTES)
-"""No name of a process begins with it: in a directory, the kernel tells nothing about such a session."""
 SEPARATOR = "-"
 _TOKEN_BYTES = (limits.RANDOM_SUFFIX_BYTES, limits.RANDOM_SUFFIX_BYTES + limits.RUN_ID_BYTES_MAX)
 
@@ -75,7 +73,7 @@ def detach(change: Change, target: Target, ttr_us: int | None, process: Process)
 
 
 def _session_of(token: bytes) -> bytes:
-    return _MARK + token[: limits.RANDOM_SUFFIX_BYTES]
+    return DETACHED_MARK + token[: limits.RANDOM_SUFFIX_BYTES]
 
 
 def forget(tr: Transaction, keys: RootKeys, token: bytes) -> None:

@@ -30,7 +30,7 @@ from fdbqueue.core.task import Explanation, HeldKey, Holder, Reason, TaskPlace, 
 from fdbqueue.core.visible import counted, shortened, visible
 from fdbqueue.tasks.feature import OF_TASKS, all_features, feature_of_tasks
 from fdbqueue.tasks.shape import Shape
-from fdbqueue.tasks.stored.records import HANDED_OFF, Record, Statistics, partition_of
+from fdbqueue.tasks.stored.records import DETACHED_MARK, HANDED_OFF, Record, Statistics, partition_of
 
 
 class OfShape(Finder):
@@ -216,8 +216,11 @@ def _taken(found: Explanation) -> Iterator[Reason]:
         yield Reason(Why.HOLDER_ENDED, text, _GIVEN_BACK, at)
         return
     since = "" if task.taken is None else f" for {span(found.now - task.taken)}"
-    cure = f"Its handler ends. Without a renewal it comes back in {span(at - found.now)}."
-    yield Reason(Why.TAKEN, f"{told(holder)} holds it{since}{_progress(found)}.", cure, at)
+    who, ends = told(holder), "Its handler ends. Without a renewal"
+    if holder is not None and holder.session.startswith(DETACHED_MARK.hex()):
+        who, ends = f"A detached lease that {who} took", "Its token ends the lease. Otherwise"
+    cure = f"{ends} it comes back in {span(at - found.now)}."
+    yield Reason(Why.TAKEN, f"{who} has held it{since}{_progress(found)}.", cure, at)
 
 
 def _handed_off(found: Explanation) -> Reason:

@@ -45,7 +45,7 @@ def test_a_function_gets_lists(shell: Shell) -> None:
         (("--batch", "201", "--", "cat"), "201 is not in the range"),
         (("--batch", "2", "--batch-wait", "-1", "--", "cat"), "batch-wait"),
         (("--batch", "2", "--batch-wait", "nan", "--", "cat"), "nan is not a number"),
-        (("--batch-wait", "1", "--", "cat"), "--batch-wait must be left out without batch"),
+        (("--batch-wait", "1", "--", "cat"), "--batch-wait must be left out without --batch"),
         (("--batch", "2", "--", "cat", "{}"), "{} is for single tasks"),
         (("--batch", "2", "--into", "x", "--", "cat"), "--into is for single tasks"),
     ],

@@ -279,3 +279,13 @@ def test_on_each_engine_another_database_acts_under_it(db: Database, url: str, s
             same = TaskQueue.open(other, "q", root=space)
             same.ack(other, same.leased(other, token))
     assert queue.statistics(db)["tasks"]["done"] == 1
+
+
+def test_explain_tells_that_no_process_holds_it(bench: MakeBench) -> None:
+    b = bench()
+    detached(b, 50)
+    [task] = b.queue.tasks(b.db, TaskState.TAKEN, 1)
+    b.clock.advance(20)
+    reason = b.queue.explain(b.db, task).reasons[0]
+    assert reason.text.startswith("A detached lease that ")
+    assert reason.cure == "Its token ends the lease. Otherwise it comes back in 30 s."

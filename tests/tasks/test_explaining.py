@@ -95,7 +95,7 @@ def test_a_taken_task_names_its_process_and_the_end_of_its_lease(bench: MakeBenc
     b.clock.advance(15)
     found = explained(b, id_)
     [reason] = found.reasons
-    assert (reason.why, reason.text) == (Why.TAKEN, f"{HERE} holds it for 15 s.")
+    assert (reason.why, reason.text) == (Why.TAKEN, f"{HERE} has held it for 15 s.")
     assert reason.cure == "Its handler ends. Without a renewal it comes back in 45 s."
     assert reason.at == b.clock.now() + 45
     assert found.holder == b.queue.holder(b.db, id_)

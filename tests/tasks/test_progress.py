@@ -26,7 +26,7 @@ def test_an_explanation_tells_the_progress(bench: MakeBench) -> None:
     b.queue.progress(b.db, b.take(), 0.4)
     b.clock.advance(7)
     (reason,) = b.queue.explain(b.db, id_).reasons
-    assert reason.text.endswith("holds it for 7.0 s, and told 40% 7.0 s ago.")
+    assert reason.text.endswith("has held it for 7.0 s, and told 40% 7.0 s ago.")
 
 
 def test_a_wait_returns_at_once_for_another_progress(bench: MakeBench) -> None:

@@ -201,6 +201,11 @@ def unpacked_trace(stored: bytes) -> dict[str, str] | None:
 
 INDEX_BYTES = 8
 SESSION_BYTES = 16
+DETACHED_MARK = bytes(SESSION_BYTES - limits.RANDOM_SUFFIX_BYTES)
+"""The begin of the session of a detached lease.
+
+No name of a process begins with it: in a directory, the kernel tells nothing about such a session.
+"""
 _DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUV"
 _TABLE, _ID_DIGITS = _DIGITS.encode().ljust(256), 32
 NUMBER = struct.Struct(">I")
