@@ -187,7 +187,7 @@ def test_a_lease_almost_over_on_arrival_costs_no_attempt(monkeypatch):
         found = take(feed, *args)
         for _, task in found:
             if task.attempts == 1:
-                feed._runtime.sleep(task.until - feed._runtime.now() - 0.001)
+                feed._runtime.sleep(task.until - feed._runtime.now() - 0.01)
         return found
 
     monkeypatch.setattr(Feed, "take", take_late)

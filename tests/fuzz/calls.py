@@ -27,12 +27,11 @@ from tests.fuzz.world import KEYED, World
 Make = Callable[[World], Any]
 
 RETURNED = """
-    Alteration Check DeadLetter Diagnosis EndedTask Event Explanation Figures FailureClass Finding
-    FleetStatus HeldTask Holder HolderProcess KeyFigures HeldKey KeyHolder KeyStatistics Page Partition
-    Presence QueueFigures
-    Reason Redrive RedriveStep Renewed Repartition GroupProgress GroupsFigures LimitFigures LimitHolder
-    LimitKey Members ReachedLimit ScheduleFigures ScheduleStatus WaitedFor WaitingCall SetAside Task
-    TaskFigures TaskPlace Unreadable Verification
+    Alteration ChangedTasks Check DeadLetter Diagnosis EndedTask Event Explanation Figures FailureClass
+    Finding FleetStatus FunctionCall HeldTask Holder HolderProcess KeyFigures HeldKey KeyHolder
+    KeyStatistics Page Partition Presence QueueFigures Reason Redrive RedriveStep Renewed Repartition
+    GroupProgress GroupsFigures LimitFigures LimitHolder LimitKey Members ReachedLimit ScheduleFigures
+    ScheduleStatus WaitedFor WaitingCall SetAside Task TaskFigures TaskPlace Unreadable Verification
 """
 LEFT_OUT = {
     "Codec": "an interface, for codecs of the user's own",
@@ -50,6 +49,9 @@ LEFT_OUT = {
     "Worker.start": "it works until it is stopped",
     "Fleet.run": "it starts processes",
     "Hooks.tell": "for workers, which give it an Event",
+    **dict.fromkeys(
+        ("Tasks.function_of", "Tasks.is_plain", "Tasks.runs_within", "Tasks.require_on_loop"), "for workers"
+    ),
     "Session.ask": "for parts of the library, which give it a transaction",
     **dict.fromkeys(
         RETURNED.split(),
@@ -78,6 +80,11 @@ class GoodCodec:
 
     def decode(self, _: bytes) -> Any:
         return None
+
+
+def send(to: str = "ada", key: str = "k") -> str:
+    """A function as a task."""
+    return to + key
 
 
 def _task_queue(kind: str) -> Make:
@@ -114,6 +121,8 @@ RECEIVERS: Mapping[str, list[Make]] = {
     "Backoff": [lambda _: fdbqueue.Backoff()],
     "Holder": [lambda world: world.plain.holder(world.db)],
     "Overview": [lambda _: fdbqueue.Overview()],
+    "Tasks": [lambda _: fdbqueue.Tasks("fair")],
+    "TaskFunction": [lambda _: fdbqueue.Tasks("fair").task(send)],
 }
 """The objects on which methods are called, all of a class or one."""
 
@@ -123,6 +132,12 @@ GOOD: Mapping[str, Make] = {
     **dict.fromkeys(("delay", "timeout", "timeout_s", "shown", "watch_s"), lambda _: 0),
     **dict.fromkeys(("runtime", "token", "callback"), lambda _: None),
     **dict.fromkeys(("queue", "queues"), lambda _: "fair"),
+    "ttl": lambda _: 60,
+    "reason": lambda _: "declined",
+    "where": lambda _: {"state": "ready"},
+    "do": lambda _: "bury",
+    "Tasks.task.function": lambda _: send,
+    "TaskFunction.result.task": lambda world: world.held["fair"],
     "data": lambda _: {"body": "x"},
     "every": lambda _: 86_400,
     "failures_max": lambda _: 3,
@@ -189,6 +204,7 @@ OPTIONS = {
 
 MADE_BY_OTHERS = {
     "Proxy": "PersistentQueue.connect",
+    "TaskFunction": "Tasks.task",
     "Limit": "Limit.set",
     **dict.fromkeys(GRANTS, "producer, consumer"),
 }
@@ -241,6 +257,8 @@ class Call:
             return (parameter.name == "slots") != bool(OF_STARTS & set(given))
         if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
             return f"{self.name}.{parameter.name}" in GOOD
+        if self.name == "TaskQueue.change" and parameter.name == "do":
+            return "set" not in given
         # A call without a timeout may wait for ever.
         return parameter.default is parameter.empty or parameter.name in ("timeout", "function", "every")
 
@@ -249,6 +267,8 @@ class Call:
         if specific is not None:
             return specific(world)
         of, _, method = self.name.partition(".")
+        if of == "TaskQueue" and method in ("complete", "fail") and parameter == "task":
+            return world.handed[self.kind]
         if of in ("TaskQueue", "TaskConsumer") and parameter in ("task", "tasks", "token"):
             task = world.held[self.kind]
             if parameter == "token":

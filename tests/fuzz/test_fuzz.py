@@ -19,12 +19,14 @@ ALWAYS_REFUSED = {
     "DeadLetters.begin_redrive": "another one is under way",
     "Session.end_within": "a busy machine takes longer than the timeout",
     "SimpleElementQueue.get_path": "there is no file",
+    "TaskFunction.result": "the task was put without result_ttl",
     "TaskQueue.alter": "it gives no option",
     "TaskQueue.drop": "tasks are taken",
     "TaskQueue.ended_task": "the task has not ended",
     "TaskQueue.ended_tasks_of": "one of the queues has no keys",
     "TaskQueue.result": "the task was put without result_ttl",
     "TaskQueue.key_statistics": "one of the queues has no keys",
+    "current_task": "no worker runs a function here",
 }
 
 

@@ -39,6 +39,7 @@ class World:
         for limit in ("api", "spare limit"):
             fdbqueue.Limit.set(db, limit, slots=5)
         fdbqueue.Limit.set(db, "tenants", slots=5, per_key=True)
+        self.handed: dict[str, fdbqueue.Task] = {}
         self.tasks = {kind: self._tasks(kind) for kind in ("fair", "utubettl", "limfifottl", "bag", "fifo")}
         self.held = {kind: queue.take(db, 0) for kind, queue in self.tasks.items()}
         self.letters = fdbqueue.DeadLetters.open(db, "fair")
@@ -79,9 +80,9 @@ class World:
             queue.put(self.db, number, key=number if kind in KEYED else None)
         if kind != "fifo":
             queue.put(self.db, "later", delay=10_000, key="k" if kind in KEYED else None)
-        task = queue.take(self.db, 0)
-        assert task is not None
+        task, handed = queue.take_many(self.db, 2)
         queue.bury(self.db, task)
+        self.handed[kind] = queue.hand_off(self.db, handed, 10_000)
         return queue
 
     def _open_persistent(self) -> None:

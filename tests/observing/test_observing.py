@@ -290,7 +290,7 @@ def test_a_trace_context_stays_with_its_task(db, queue, notes):
     taken = queue.take(db, 0)
     views = [put, queue.peek(db, put), *queue.tasks(db, "t", 1), taken, queue.ack(db, taken)]
     assert [view.trace for view in views] == [TRACED] * 5
-    assert task_row(taken)["trace"] == TRACED
+    assert task_row(taken, queue.options)["trace"] == TRACED
 
 
 def test_a_put_in_place_of_another_brings_its_trace_context(db, queue, notes):
