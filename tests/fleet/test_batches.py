@@ -213,8 +213,8 @@ def test_a_raised_handoff_hands_all_off(db, queue, space, count, in_transaction)
     assert queue.statistics(db)["ends"]["acked"] == count
 
 
-def test_an_effect_that_finds_another_task_not_taken_commits_no_part(db, queue, space):
-    """Neither the ack of its task, nor what the effect wrote before."""
+def test_an_effect_that_raises_not_taken_commits_nothing(db, queue, space):
+    """The ack and the earlier writes of the effect are gone."""
     key, told = space["effects"].key(), list[tuple[str, Any]]()
     note = lambda event: told.append((event.name, event.task.data))  # noqa: E731
     other = TaskQueue.create(db, "other", root=space)
@@ -408,7 +408,7 @@ def test_a_batch_is_of_one_queue(db, queue, space):
     assert set.union(*seen) == {"jobs", "other"}
 
 
-def test_batches_of_two_queues_that_come_together_do_not_wait_for_each_other(db, queue, space, monkeypatch):
+def test_batches_of_two_queues_wait_for_no_other(db, queue, space, monkeypatch):
     """A wait for both queues may end with tasks of each."""
     other = TaskQueue.create(db, "other", root=space)
     seen: list[Any] = []
@@ -479,7 +479,7 @@ def test_members_of_a_group_end_in_batches(db, queue, space):
 
 
 def test_a_suspect_runs_alone(db, queue, batches, space):
-    """A task whose holder has died may kill its next process, too."""
+    """It may kill the process that runs it."""
     tasks = queue.put_many(db, range(4))
     session = Session(db, root=space)
     queue.take_many(db, 2, session=session)
@@ -513,7 +513,7 @@ def test_a_batch_that_overruns_fails_together(db, queue, space):
 
 
 @pytest.mark.parametrize("effect", [None, lambda _: None])
-def test_a_decision_stands_also_for_the_only_task_of_a_batch_that_overruns(db, queue, space, effect):
+def test_a_decision_stands_for_a_single_task_that_overruns(db, queue, space, effect):
     told: list[str] = []
     note = lambda event: told.append(event.name)  # noqa: E731
     go_on = threading.Event()
@@ -653,7 +653,7 @@ def test_a_coroutine_is_cancelled_when_all_its_tasks_are_gone(db, queue, space):
     assert went_on[:2] == [0, 1]
 
 
-def test_a_coroutine_is_cancelled_whichever_task_is_cancelled_last(db, queue, space):
+def test_a_coroutine_is_cancelled_with_its_last_task(db, queue, space):
     async def handler(tasks: list[aio.HeldTask]) -> None:
         if tasks[0].attempts == 1:
             for task in tasks:

@@ -389,7 +389,7 @@ def test_options_of_the_decorator_and_of_one_put(db: Database, tasks: Tasks) -> 
     assert decorated.put(db, "ada").pri == 3
 
 
-def test_attempts_and_backoff_of_a_put_go_before_those_of_the_worker(
+def test_attempts_of_a_put_go_before_those_of_the_worker(
     db: Database, queue: TaskQueue, tasks: Tasks, work: Callable[..., None]
 ) -> None:
     decorated = tasks.task(attempts=5, backoff=SOON)(_fails)
@@ -572,7 +572,7 @@ def test_a_transactional_function_that_fails_writes_nothing(
     assert queue.peek(db, task).state == TaskState.BURIED
 
 
-def test_a_transactional_worker_runs_all_functions_in_its_transactions(
+def test_a_transactional_worker_runs_functions_in_transactions(
     db: Database, queue: TaskQueue, tasks: Tasks, work: Callable[..., None]
 ) -> None:
     """So none of them may tell its progress, which is a write of its own."""

@@ -193,7 +193,7 @@ def test_a_larger_capacity_lets_a_waiting_put_go_on(
     assert queue.statistics(db)["tasks"]["ready"] == 2
 
 
-def test_a_change_wakes_the_puts_that_wait_for_room_in_any_partition(parted: MakeParted) -> None:
+def test_a_change_wakes_waiting_puts_of_each_partition(parted: MakeParted) -> None:
     b = parted("limfifottl", partitions=3, capacity=1)
     ask = partial(b.db.get, b.queue._shape.shared.room)
     before = ask()

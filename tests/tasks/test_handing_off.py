@@ -144,7 +144,7 @@ def test_a_task_without_a_completion_in_time_has_failed_once(bench: MakeBench) -
     assert is_sound(b.db)
 
 
-def test_a_hand_off_that_nobody_completes_is_no_death(bench: MakeBench) -> None:
+def test_the_end_of_a_hand_off_is_no_death(bench: MakeBench) -> None:
     """The worker that handed it off has lived: the task is no suspect of the deaths before."""
     b = bench("fifottl", ttr=10)
     b.put("x")
@@ -365,7 +365,7 @@ def test_a_temporary_queue_takes_it_along(bench: MakeBench, still_db: Database) 
     assert queue.statistics(still_db)["tasks"]["total"] == 0
 
 
-def test_an_explanation_tells_for_whom_a_task_waits(bench: MakeBench) -> None:
+def test_explain_tells_the_text_of_a_hand_off(bench: MakeBench) -> None:
     b = bench("fifo")
     task = handed_off(b, ttl=90, for_="payment callback 77")
     assert b.queue.holder(b.db, task) is None
