@@ -66,7 +66,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     if request.param == "fdb" and CLUSTER_FILE is None:
         pytest.skip("FDB_CLUSTER_FILE names no cluster")
     url = f"embedded:{tmp_path}/data" if request.param == "embedded" else f"fdb:{CLUSTER_FILE}"
-    root = ("fdbqueue-test-days", os.urandom(8).hex())
+    root = ("fdbqueue-test", os.urandom(8).hex())
     place = Place(tmp_path, url, "/".join(root))
     place.run("fdbqueue", "create", "days")
     yield place

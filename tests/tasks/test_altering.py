@@ -564,12 +564,14 @@ def test_a_change_happens_with_its_transaction(db: Database, space: Subspace) ->
 
 @pytest.mark.parametrize("committed", [True, False])
 def test_a_change_of_unknown_result_is_made_once(
-    db: Database, space: Subspace, fdb_module: Any, committed: bool
+    db: Database, space: Subspace, fdb_module: Any, engine: str, committed: bool
 ) -> None:
+    if engine == "fdb":
+        pytest.skip("the binding refuses a conflict that is raised in a wrapped transaction")
     queue = TaskQueue.create(db, "q", "fifottl", root=space)
-    unsure, engine = faulty(db, fdb_module.FDBError)
+    unsure, wrapped = faulty(db, fdb_module.FDBError)
     twin = TaskQueue.open(unsure, "q", root=space)
-    engine.fate = lambda number: (COMMIT_UNKNOWN, committed) if number == 1 else (0, True)
+    wrapped.fate = lambda number: (COMMIT_UNKNOWN, committed) if number == 1 else (0, True)
     assert twin.alter(unsure, ttr=5).changes == {"ttr": (None, 5.0)}
     assert len(queue.alterations(db)) == 1
     assert stored_options(db, space)["ttr"] == 5
