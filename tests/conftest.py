@@ -160,6 +160,13 @@ def db(url: str) -> Iterator[fdbqueue.Database]:
 
 
 @pytest.fixture
+def other(db: fdbqueue.Database) -> Iterator[fdbqueue.Database]:
+    """The same database as another process has it: with services and handles of its own."""
+    with fdbqueue.Database(db.engine, db.runtime) as database:
+        yield database
+
+
+@pytest.fixture
 def memory() -> Iterator[fdbqueue.Database]:
     """An open database in memory, for a test that needs no engine but one."""
     with fdbqueue.open("memory:") as database:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from fdbqueue import Backoff, Database, Failure, Hooks, Session, TaskQueue, TaskState, Worker
+from fdbqueue import Backoff, Failure, Hooks, Session, TaskQueue, TaskState, Worker
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.sessions.ending import end_session
 from fdbqueue.fleet.held import Hold
@@ -101,10 +101,9 @@ def test_a_verb_of_the_handler_that_buries_is_told_so(db, make, space):
     assert told == ["x"]
 
 
-def test_a_running_worker_goes_by_another_number_of_the_queue(db, make, space):
+def test_a_running_worker_goes_by_another_number_of_the_queue(db, other, make, space):
     """Another process changes it while the handler runs."""
     q, begun = make(attempts=9), []
-    other = Database(db.engine, db.runtime)
     twin = TaskQueue.open(other, "counted", root=space)
 
     def handler(task):
@@ -119,10 +118,9 @@ def test_a_running_worker_goes_by_another_number_of_the_queue(db, make, space):
     assert [one.outcome for one in q.failures(db, id_)] == ["retried", "buried"]
 
 
-def test_a_running_worker_goes_by_another_backoff_of_the_queue(db, space):
+def test_a_running_worker_goes_by_another_backoff_of_the_queue(db, other, space):
     """With that of before, it would not end."""
     q = TaskQueue.create(db, "slow", root=space, backoff=RARE, attempts=3)
-    other = Database(db.engine, db.runtime)
     twin = TaskQueue.open(other, "slow", root=space)
 
     def handler(task):
@@ -136,7 +134,7 @@ def test_a_running_worker_goes_by_another_backoff_of_the_queue(db, space):
 
 
 @pytest.mark.parametrize(("own", "after", "buried"), [(None, 9, False), (None, 1, True), (2, 9, True)])
-def test_lost_leases_bury_by_the_number_in_force_after_a_change(db, make, space, own, after, buried):
+def test_lost_leases_bury_by_the_number_in_force_after_a_change(db, other, make, space, own, after, buried):
     """The change comes between the take and the start of the attempt. This process has not met it yet."""
     q = make(attempts=2)
     id_ = q.put(db, "poison", attempts=own).id
@@ -146,7 +144,6 @@ def test_lost_leases_bury_by_the_number_in_force_after_a_change(db, make, space,
         end_session(db, session._keys, session.id, lambda *_: True, died=True)
     session = Session(db, root=space)
     hold = Hold(q, q.take(db, 5, session=session), db, session, db.runtime.now())
-    other = Database(db.engine, db.runtime)
     TaskQueue.open(other, "counted", root=space).alter(other, attempts=after)
     assert Settling(db, RootKeys(space), Asked()).bury_if_exhausted(hold) == buried
     assert (q.peek(db, id_).state == TaskState.BURIED) == buried

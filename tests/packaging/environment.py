@@ -31,7 +31,8 @@ class Environment:
             "--no-compile",
             "--disable-pip-version-check",
         )
-        ran(*self._pip, *options, archive, cwd=archive.parent)
+        # PYTHONPATH may lead to a tree with metadata, which pip takes for an installed fdbqueue.
+        ran(*self._pip, *options, archive, cwd=archive.parent, env=self.variables())
 
     def install_with(self, extras: str, wheel: Path, *others: str) -> None:
         """Install a wheel, what it needs for `extras`, and other packages, from the package registry."""

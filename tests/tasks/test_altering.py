@@ -37,10 +37,9 @@ COMMIT_UNKNOWN = 1021
 TTR = 90.0
 
 
-def twin_of(db: Database, space: Subspace) -> tuple[Database, TaskQueue]:
+def twin_of(other: Database, space: Subspace) -> TaskQueue:
     """The queue as another process has opened it."""
-    other = Database(db.engine, db.runtime)
-    return other, TaskQueue.open(other, "q", root=space)
+    return TaskQueue.open(other, "q", root=space)
 
 
 def lease_s(task: Task | None) -> float:
@@ -56,10 +55,10 @@ def stored_options(db: Database, space: Subspace) -> dict[str, Any]:
 # The defaults of tasks.
 
 
-def test_tasks_that_are_put_later_have_the_new_values(db: Database, space: Subspace) -> None:
+def test_tasks_that_are_put_later_have_the_new_values(db: Database, other: Database, space: Subspace) -> None:
     """Those that are there keep theirs. Old handles follow, given a database and given a transaction."""
     queue = TaskQueue.create(db, "q", "fifottl", ttr=5, root=space)
-    other, twin = twin_of(db, space)
+    twin = twin_of(other, space)
     twin.put(other, "before")
     queue.alter(db, ttr=TTR, ttl=500, pri=7)
     put_within = transactional(twin.put)
@@ -70,10 +69,12 @@ def test_tasks_that_are_put_later_have_the_new_values(db: Database, space: Subsp
     assert lease_s(twin.take(other, 0)) == TTR
 
 
-def test_a_handle_that_is_used_first_after_the_change_follows(db: Database, space: Subspace) -> None:
+def test_a_handle_that_is_used_first_after_the_change_follows(
+    db: Database, other: Database, space: Subspace
+) -> None:
     """It has services of its own, as its data have a type; other handles of the process know the change."""
     queue = TaskQueue.create(db, "q", "fifottl", ttr=5, root=space)
-    other, twin = twin_of(db, space)
+    twin = twin_of(other, space)
     typed = TaskQueue.open(other, "q", type=int, root=space)
     queue.alter(db, ttr=TTR)
     twin.put(other, 1)
@@ -113,10 +114,12 @@ def test_a_debounced_task_gets_the_values_in_force(db: Database, space: Subspace
 
 
 @pytest.mark.parametrize("options", [{}, {"unique": "k"}, {"headers": {"a": "b"}}], ids=str)
-def test_a_queue_gets_a_capacity(db: Database, space: Subspace, options: dict[str, Any]) -> None:
+def test_a_queue_gets_a_capacity(
+    db: Database, other: Database, space: Subspace, options: dict[str, Any]
+) -> None:
     """Handles that know none are refused by the first put already."""
     queue = TaskQueue.create(db, "q", "limfifottl", root=space)
-    other, twin = twin_of(db, space)
+    twin = twin_of(other, space)
     twin.put_many(other, range(3))
     queue.alter(db, capacity=2)
     for _ in range(2):
@@ -149,9 +152,9 @@ def test_a_put_whose_bound_goes_meanwhile_finds_room(
     assert (left, queue.statistics(db)["tasks"]["ready"]) == ([], 1)
 
 
-def test_stored_tasks_outlive_a_smaller_capacity(db: Database, space: Subspace) -> None:
+def test_stored_tasks_outlive_a_smaller_capacity(db: Database, other: Database, space: Subspace) -> None:
     queue = TaskQueue.create(db, "q", "limfifottl", capacity=9, root=space)
-    other, twin = twin_of(db, space)
+    twin = twin_of(other, space)
     twin.put_many(other, range(6))
     queue.alter(db, capacity=2)
     done = []
@@ -172,10 +175,10 @@ def test_stored_tasks_outlive_a_smaller_capacity(db: Database, space: Subspace) 
 @pytest.mark.parametrize("partitions", [1, 3])
 @pytest.mark.parametrize("capacity", [2, None])
 def test_a_larger_capacity_lets_a_waiting_put_go_on(
-    db: Database, space: Subspace, capacity: int | None, partitions: int
+    db: Database, other: Database, space: Subspace, capacity: int | None, partitions: int
 ) -> None:
     queue = TaskQueue.create(db, "q", "limfifottl", capacity=1, partitions=partitions, root=space)
-    other, twin = twin_of(db, space)
+    twin = twin_of(other, space)
     twin.put(other, 1)
     took = list[float]()
 
@@ -325,9 +328,11 @@ def test_a_change_of_another_option_leaves_the_fit_under_way(unfitted: Partition
     assert stored_option(b, "settling") is None
 
 
-def test_a_waiting_take_gets_the_next_task_of_a_held_key(db: Database, space: Subspace) -> None:
+def test_a_waiting_take_gets_the_next_task_of_a_held_key(
+    db: Database, other: Database, space: Subspace
+) -> None:
     queue = TaskQueue.create(db, "q", "utube", root=space)
-    other, twin = twin_of(db, space)
+    twin = twin_of(other, space)
     for number in range(2):
         queue.put(db, number, key="a")
     queue.take(db, 0)
@@ -345,9 +350,9 @@ def test_a_waiting_take_gets_the_next_task_of_a_held_key(db: Database, space: Su
     assert got == [1]
 
 
-def test_other_weights_give_other_rounds(db: Database, space: Subspace) -> None:
+def test_other_weights_give_other_rounds(db: Database, other: Database, space: Subspace) -> None:
     queue = TaskQueue.create(db, "q", "fair", root=space)
-    other, twin = twin_of(db, space)
+    twin = twin_of(other, space)
     for number in range(8):
         twin.put(other, f"a{number}", key="a")
         twin.put(other, f"b{number}", key="b")
@@ -369,11 +374,11 @@ def failed(db: Database, queue: TaskQueue) -> Task:
 
 @pytest.mark.parametrize("partitions", [1, 3])
 def test_a_release_with_a_failure_goes_by_the_attempts_in_force(
-    db: Database, space: Subspace, partitions: int
+    db: Database, other: Database, space: Subspace, partitions: int
 ) -> None:
     """Also for a task that is there. One that was put with attempts of its own keeps them."""
     queue = TaskQueue.create(db, "q", "fifottl", attempts=1, partitions=partitions, root=space)
-    other, twin = twin_of(db, space)
+    twin = twin_of(other, space)
     queue.put(db, 1, attempts=2)
     assert failed(other, twin).state == TaskState.READY
     assert failed(other, twin).state == TaskState.BURIED
@@ -392,9 +397,11 @@ def test_a_release_with_a_failure_goes_by_the_attempts_in_force(
     assert verify(db, queue, root=space).findings == ()
 
 
-def test_a_release_with_a_failure_waits_for_the_backoff_in_force(db: Database, space: Subspace) -> None:
+def test_a_release_with_a_failure_waits_for_the_backoff_in_force(
+    db: Database, other: Database, space: Subspace
+) -> None:
     queue = TaskQueue.create(db, "q", "fifottl", root=space)
-    other, twin = twin_of(db, space)
+    twin = twin_of(other, space)
     twin.put(other, 1)
     assert failed(other, twin).state == TaskState.READY
     backoff = Backoff(1_000, cap_s=9_000)
@@ -412,9 +419,9 @@ def test_a_release_with_a_failure_waits_for_the_backoff_in_force(db: Database, s
 # Retention.
 
 
-def test_ended_tasks_are_kept_from_the_change_on(db: Database, space: Subspace) -> None:
+def test_ended_tasks_are_kept_from_the_change_on(db: Database, other: Database, space: Subspace) -> None:
     queue = TaskQueue.create(db, "q", "fifo", root=space)
-    other, twin = twin_of(db, space)
+    twin = twin_of(other, space)
 
     def end(data: int) -> None:
         twin.put(other, data)
@@ -525,9 +532,9 @@ def test_an_option_of_a_newer_release_is_not_passed_over(db: Database, space: Su
 # Transactions.
 
 
-def test_two_changes_at_once_merge_or_conflict(db: Database, space: Subspace) -> None:
+def test_two_changes_at_once_merge_or_conflict(db: Database, other: Database, space: Subspace) -> None:
     queue = TaskQueue.create(db, "q", "limfifottl", root=space)
-    other, twin = twin_of(db, space)
+    twin = twin_of(other, space)
     lost = begin(other)
     twin.alter(lost, capacity=3)
     queue.alter(db, ttr=5)
@@ -538,9 +545,11 @@ def test_two_changes_at_once_merge_or_conflict(db: Database, space: Subspace) ->
     assert len(queue.alterations(db)) == 3
 
 
-def test_a_call_that_went_by_the_old_value_does_not_commit(db: Database, space: Subspace) -> None:
+def test_a_call_that_went_by_the_old_value_does_not_commit(
+    db: Database, other: Database, space: Subspace
+) -> None:
     queue = TaskQueue.create(db, "q", "limfifottl", root=space)
-    other, twin = twin_of(db, space)
+    twin = twin_of(other, space)
     put = begin(other)
     twin.put(put, 1)
     queue.alter(db, capacity=1)

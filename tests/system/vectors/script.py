@@ -45,6 +45,9 @@ class VectorRuntime(RealRuntime):
     def now_us(self) -> int:
         return self.time_us
 
+    def monotonic(self) -> float:
+        return self.now()
+
     def random_bytes(self, count: int) -> bytes:
         drawn = self.source(count)
         self.drawn.append(drawn)
