@@ -128,7 +128,8 @@ class BatchWorker(Worker):
             else:
                 together.setdefault(hold.queue, []).append(hold)
         self._ready.extend(together.values())
-        for _ in range(min(free, len(self._ready))):
+        while free and self._ready and not self._stopped.is_set():  # a stop returns the rest
+            free -= 1
             batch = self._ready.popleft()
             for member in batch:
                 member.batch = batch

@@ -31,6 +31,7 @@ from fdbqueue import (
 )
 from fdbqueue.core.errors import InvalidArgument, LeaseLost
 from fdbqueue.fleet import batches as module
+from fdbqueue.fleet.pool import ThreadPool
 from fdbqueue.tasks.ending import end_in
 from tests.fleet.conftest import SOON, working
 from tests.support import PATIENCE_S, wait_until
@@ -611,6 +612,25 @@ def test_a_stop_waits_for_the_batch_under_way(db, queue, space):
     assert worker.join(PATIENCE_S)
     assert worker.status().tally.done == 3
     assert queue.statistics(db)["tasks"]["ready"] == 2
+
+
+def test_a_batch_that_is_ready_goes_back_at_a_stop(db, queue, space, monkeypatch):
+    """Also if the worker hears of the stop only when its thread is idle again."""
+    queue.put_many(db, range(2))
+    queue.release(db, queue.take(db, 0), failure=Failure("Earlier", "so it runs alone"))
+    seen: list[list[Any]] = []
+    wait = ThreadPool.wait_for_free
+    monkeypatch.setattr(ThreadPool, "wait_for_free", lambda *given: wait(*given) or wait(*given))
+
+    def handler(tasks: list[HeldTask]) -> None:
+        seen.append([task.data for task in tasks])
+        worker.stop()
+
+    options: dict[str, Any] = {"batch": 2, "batch_wait_s": 0, "attempts": 2, "root": space}
+    worker = Worker(db, queue, handler, threads=1, **options)
+    worker.run()
+    assert seen == [[0]]
+    assert [(task.data, task.failures) for task in queue.tasks(db, "r", 2)] == [(1, 0)]
 
 
 @pytest.mark.parametrize("in_transaction", [False, True])
