@@ -55,6 +55,10 @@ LASTS = [put("x", 0, LAST), put("y", 1, LAST)]
 PRIORITIES = [put("1/x", 0, LAST), put("0/y", 1, LAST)]
 GROUP = [call("open", ["g/then"], 0), put("g/0", 1), call("close", "g", 2), *handled("g/0", 3)]
 SLOTS = [put("k/1 k/2 k/3", 0), *(take(f"k/{n}", f"tk/{n}", n) for n in (1, 2, 3))]
+HANDED = [put("k/1", 0), take("k/1", "t", 1), call("hand off", ["k/1", "t", 1, 30.0], 2)]
+LOST_ATTEMPT = call("failures", ["k/1", 2], 42, [])
+BATCH = [put("x y", 0), take("x", "t", 1), take("y", "t", 1)]
+OF_ONE = call("batch", ["b", [["x", "t"], ["y", "t"]]], 2)
 SIX, MANY = "a/1 a/2 b/1 b/2 c/1 c/2", " ".join(f"k/{n}" for n in range(40))
 DUE = "1.25/2026-11-25T10:00:0"
 
@@ -220,6 +224,61 @@ BROKEN: dict[str, tuple[str, Evidence, str]] = {
         "rates",
         evidence(put(MANY, 0), *(each for value in MANY.split() for each in handled(value, 1))),
         "40 starts of k within 1.0 s, with 35 tokens",
+    ),
+    "a hand-off that ends before its ttl": (
+        "handed",
+        evidence(*HANDED, *handled("k/1", 9)),
+        "given 7.500 s after its hand-off for 30.0 s: k/1",
+    ),
+    "a hand-off that ends with its holder": (
+        "handed",
+        evidence(*HANDED, *handled("k/1", 9), strikes=[Strike("a", 3 * S)]),
+        "given 7.500 s after its hand-off for 30.0 s: k/1",
+    ),
+    "a hand-off that is completed and failed": (
+        "handed",
+        evidence(*HANDED, end("finish", "k/1", "t", 5), end("release", "k/1", "t", 6)),
+        "2 ends of one hand-off: k/1",
+    ),
+    "an ack by the token of before a hand-off": (
+        "handed",
+        evidence(*HANDED, end("late ack", "k/1", "t", 3), end("finish", "k/1", "t", 5)),
+        "acked by the token of before its hand-off: k/1",
+    ),
+    "a hand-off that is no failed attempt": (
+        "handed",
+        evidence(*HANDED, *handled("k/1", 40), LOST_ATTEMPT),
+        "attempt 1 of k/1 was handed off, and has the failures []",
+    ),
+    "a decision that is not followed": (
+        "batched",
+        evidence(*BATCH, call("bury", [["x", "t"]], 2, "succeeded"), *handled("x", 3), *handled("y", 5)),
+        "bury of x in a batch has ended as succeeded",
+    ),
+    "a batch that is told as acked, and is not": (
+        "batched",
+        evidence(*BATCH, OF_ONE, end("finish", "x", "t", 2), end("finish", "y", "t", 2), batches={}),
+        "batch b tells of 2 acks, its transaction of 0",
+    ),
+    "a part of a batch": (
+        "batched",
+        evidence(*BATCH, effects={"x": 1}, left=["y"], batches={"b": [["x", "t"], ["y", "t"]]}),
+        "batch b was committed in part: 1, the first of them y",
+    ),
+    "a task in two batches": (
+        "batched",
+        evidence(*BATCH, effects={"x": 1, "y": 1}, batches={"b": [["x", "t"]], "c": [["x", "u"]]}),
+        "acked by two batches: 1, the first of them x",
+    ),
+    "a buried task that is gone": (
+        "batched",
+        evidence(*BATCH, end("bury", "x", "t", 2), call("buried", None, 3, [])),
+        "buried, and not there: 1, the first of them x",
+    ),
+    "a buried task of no decision": (
+        "batched",
+        evidence(*BATCH, call("buried", None, 3, ["x"])),
+        "there, and never buried: 1, the first of them x",
     ),
     "a due time without a task": (
         "schedules",

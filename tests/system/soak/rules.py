@@ -35,6 +35,8 @@ class Stored:
     """The number of puts and of acks that the queue has counted."""
     findings: Sequence[str] = ()
     """Contradictions of stored keys, as `verify` tells them."""
+    batches: Mapping[str, Sequence[Sequence[str]]] = field(default_factory=dict)
+    """For each batch, the leases that its transaction has acked (subjects/outcomes.py)."""
 
 
 @dataclass(frozen=True)

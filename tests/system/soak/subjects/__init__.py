@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from fdbqueue.core.database import Database
 from tests.system.soak.client import Setup, Subject
 from tests.system.soak.subjects.items import Elements, Items, Persistent, Tenants
+from tests.system.soak.subjects.outcomes import Batched, Handed
 from tests.system.soak.subjects.tasks import (
     Altered,
     Bags,
@@ -28,6 +29,8 @@ _ALL = (
     FairTasks,
     Partitions,
     Altered,
+    Batched,
+    Handed,
     Tenants,
     Elements,
     Persistent,
