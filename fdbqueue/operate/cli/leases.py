@@ -118,8 +118,8 @@ def release(
 ) -> None:
     """Give a task back to its old place. `fdbqueue take` has printed its TOKEN.
 
-    With a failure or a reason, the attempt has failed: the last one buries the task, if it or QUEUE has
-    --attempts.
+    With --failure, the attempt has failed: the last one buries the task, if it or QUEUE has --attempts.
+
     Status 1: the lease is over, or the task has another holder by now; nothing is changed.
     """
     failed = _failure(failure, reason)
