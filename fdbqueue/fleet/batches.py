@@ -108,11 +108,12 @@ class BatchWorker(Worker):
         return [hold for holds in found.values() for hold in holds]
 
     def _more(self, queue: TaskQueue, count: int) -> list[Hold] | None:
-        """Take further tasks of a queue. None if that fails: the next take meets the error, and tells it."""
+        """Take further tasks of a queue. None if that fails."""
         session, asked_at = self._session, self._runtime.now()
         try:
             tasks = self._feed.more(queue, count, session)
-        except Exception:
+        except Exception as error:  # the tasks so far are leased: their batch begins
+            self._met("a batch begins with the tasks so far, as no more can be taken", error)
             return None
         return self._held([(queue, task) for task in tasks], session, asked_at)
 

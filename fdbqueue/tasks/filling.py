@@ -10,11 +10,13 @@ from typing import Any, TypeVar
 from fdbqueue.core import limits
 from fdbqueue.core.arguments import checked_seconds
 from fdbqueue.core.database import Database, is_transaction
-from fdbqueue.core.errors import InvalidArgument
+from fdbqueue.core.errors import InvalidArgument, WaitStopped
+from fdbqueue.core.logger import logger
 from fdbqueue.core.runtime import Stop
 from fdbqueue.core.task import Task
 
 T = TypeVar("T")
+_log = logger("fdbqueue")
 
 
 def checked_fill(fill: Any, target: Any) -> float:
@@ -57,8 +59,8 @@ def fill_for(
 ) -> None:
     """`filled` for a call of a program, which knows the tasks by the answer alone.
 
-    An error ends the fill, and the tasks so far stay the answer: the caller's next call meets it. An
-    interrupt is raised, after an `undo` of the takes.
+    A stop, or an error, ends the fill, and the tasks so far stay the answer. An interrupt is raised, after
+    an `undo` of the takes.
     """
     try:
         with database.waiter(stop) as waiter:
@@ -68,8 +70,10 @@ def fill_for(
                 return True
 
             filled(found, count, fill_s, database.runtime.monotonic, take, pause)
-    except Exception:
+    except WaitStopped:
         return
+    except Exception as error:  # the tasks so far are leased: raised, it would hide them
+        database.troubles.met(_log, "take_many returns the tasks so far, as no more can be taken", error)
     except BaseException:
         undo(found)
         raise

@@ -396,6 +396,16 @@ def test_writes_for_a_lease_that_ends_meanwhile_do_not_commit(db, queue, batches
     assert db[key] == b"\x03"
 
 
+def test_a_batch_begins_without_the_tasks_that_cannot_be_taken(db, queue, batches, monkeypatch, caplog):
+    def away(*_: Any) -> None:
+        raise OSError("no second take")
+
+    monkeypatch.setattr("fdbqueue.fleet.feed.Feed.more", away)
+    queue.put(db, 1)
+    assert batches(ok, batch_wait_s=PATIENCE_S)[0] == [[1]]
+    assert "a batch begins with the tasks so far, as no more can be taken" in caplog.text
+
+
 def test_a_batch_is_of_one_queue(db, queue, space):
     other = TaskQueue.create(db, "other", root=space)
     seen: list[set[str]] = []

@@ -84,7 +84,7 @@ def test_the_end_of_the_time_answers_with_what_has_come(db, queue):
     assert [task.data for task in queue.take_many(db, 3, fill=0.01)] == [1]
 
 
-def test_a_stop_ends_the_fill_and_loses_nothing(db, queue, monkeypatch):
+def test_a_stop_ends_the_fill_and_loses_nothing(db, queue, monkeypatch, caplog):
     queue.put(db, 1)
     stop = db.runtime.event()
 
@@ -95,6 +95,20 @@ def test_a_stop_ends_the_fill_and_loses_nothing(db, queue, monkeypatch):
     monkeypatch.setattr("fdbqueue.tasks.filling.filled", stopped)
     found = queue.take_many(db, 3, stop=stop, fill=PATIENCE_S)
     assert [queue.ack(db, task).data for task in found] == [1]
+    assert not caplog.records
+
+
+def test_an_error_ends_the_fill_and_is_told(db, queue, monkeypatch, caplog):
+    """The program learns of the tasks so far by the answer alone."""
+    queue.put(db, 1)
+
+    def fails(found, count, fill_s, monotonic, _more, pause):
+        return filled(found, count, fill_s, monotonic, (), pause)
+
+    monkeypatch.setattr("fdbqueue.tasks.filling.filled", fails)
+    assert [task.data for task in queue.take_many(db, 3, fill=PATIENCE_S)] == [1]
+    assert "take_many returns the tasks so far" in caplog.text
+    assert "TypeError" in caplog.text
 
 
 @pytest.mark.parametrize("fill", [-1, math.nan, math.inf, "1", None, True])
