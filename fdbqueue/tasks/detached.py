@@ -33,9 +33,8 @@ def checked_ttr_us(ttr: Any) -> int | None:
     return None if ttr is None else whole_us(checked_positive("ttr", ttr, "seconds"))
 
 
-def text_of(target: Target) -> str:
-    token = b"" if target.token is None else target.token
-    return f"{id_text(target.id)}{SEPARATOR}{token.hex()}"
+def text_of(id_: str, token: bytes | None) -> str:
+    return f"{id_}{SEPARATOR}{(token or b'').hex()}"
 
 
 def target_in(text: Any) -> Target:
@@ -46,15 +45,16 @@ def target_in(text: Any) -> Target:
     except ValueError:
         target = Target(b"")
     # As `detach` writes it: `fromhex` takes spaces, too.
-    if not _TOKEN_BYTES[0] <= len(target.token or b"") <= _TOKEN_BYTES[1] or text_of(target) != text:
+    written = text_of(id_text(target.id), target.token)
+    if not _TOKEN_BYTES[0] <= len(target.token or b"") <= _TOKEN_BYTES[1] or written != text:
         raise InvalidArgument(
             name="token", wanted="the text of a detached lease: an id, a dash and digits", got=text
         )
     return target
 
 
-def detach(change: Change, target: Target, ttr_us: int | None, process: Process) -> str:
-    """Lease the held task for `ttr_us` from now, in a session of its own, and return the text of the lease.
+def detach(change: Change, target: Target, ttr_us: int | None, process: Process) -> Task:
+    """Lease the held task for `ttr_us` from now, in a session of its own.
 
     Without `ttr_us` it is the ttr of the task, or limits.DETACHED_TTR_S if it has none. `process`: the one
     that the session tells.
@@ -69,7 +69,7 @@ def detach(change: Change, target: Target, ttr_us: int | None, process: Process)
     if run := run_of(record.token):  # the end of the lease counts for it, maybe after all its workers
         change.tr.set(keys.membership(session), run)
     renew(change.tr, keys, session, last, moved.until_us)
-    return text_of(Target(record.id, record.token))
+    return verbs.done(change, target, moved, lambda: [moved])
 
 
 def _session_of(token: bytes) -> bytes:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from fdbqueue.core.errors import DatabaseClosed
 from tests.cli.shell import CLOSED_PIPE, PROGRAM, Shell, Within
 from tests.support import wait_until
 
@@ -151,6 +152,33 @@ def test_its_sessions_are_gone_with_their_leases(tasks: Within) -> None:
     (told,) = [row for row in tasks.rows("doctor") if row["name"] == "sessions"]
     assert "no session" in told["text"] or told["text"].startswith("0 ")
     assert tasks.run("verify")[0] == 0
+
+
+def test_an_ack_succeeds_without_the_end_of_its_session(
+    program: Within, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program.run("create", "q")
+    program.run("put", "q", "x")
+
+    def away(*_: object) -> None:
+        raise DatabaseClosed
+
+    monkeypatch.setattr("fdbqueue.operate.cli.leases.forget", away)
+    first = taken(program, "--ttr", "1")
+    assert program.run("ack", "q", first["token"]) == (
+        0,
+        "",
+        f"fdbqueue: the session of the lease of {first['id']} stays until its time is over: "
+        f"{DatabaseClosed()}\n"
+        f"fdbqueue: {first['id']} acked\n",
+    )
+
+    def is_over() -> bool:
+        program.run("take", "q")
+        (told,) = [row for row in program.rows("doctor") if row["name"] == "sessions"]
+        return "no session" in told["text"] or bool(told["text"].startswith("0 "))
+
+    wait_until(is_over)
 
 
 def test_a_reader_that_is_gone_gets_no_task(shell: Shell, tasks: Within) -> None:

@@ -20,6 +20,7 @@ from fdbqueue.core import limits
 from fdbqueue.core.codec import BUILT_IN
 from fdbqueue.core.errors import InvalidArgument
 from fdbqueue.core.signals import Signals
+from fdbqueue.core.task import Failure
 from fdbqueue.core.visible import told
 from fdbqueue.operate.cli.commands import (
     OUTER_ROOT,
@@ -202,6 +203,18 @@ def _with_options(
         given = {"type": _TYPES.get(name, _TYPES.get(metavar)), "metavar": metavar or None, "help": told}
         click.option(flag_of(name), name, multiple=name in _REPEATED, **given)(function)
     return function
+
+
+def failure_options(function: Function) -> Function:
+    """Give a command the options of an attempt that has failed."""
+    click.option("--reason", metavar="TEXT", help="with --failure: the message of the failure")(function)
+    return click.option("--failure", metavar="NAME", help="the attempt has failed: its class")(function)
+
+
+def failure_of(name: str | None, reason: str | None) -> Failure | None:
+    if name is None and reason is not None:
+        raise click.UsageError("--reason needs --failure")
+    return None if name is None else Failure(name, reason or "")
 
 
 def given_of(options: Mapping[str, Any], as_text: bool) -> dict[str, Any]:

@@ -5,18 +5,20 @@ The lease is detached (tasks/detached.py): its holder, as people are told, is th
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
 import click
 
 from fdbqueue.core.database import Database, run
-from fdbqueue.core.errors import NotTaken
+from fdbqueue.core.errors import FdbQueueError, NotTaken
 from fdbqueue.core.root_keys import RootKeys
-from fdbqueue.core.task import Failure, Task, TaskState
+from fdbqueue.core.seam import engine_errors
+from fdbqueue.core.task import Task, TaskState
+from fdbqueue.core.visible import text_of
 from fdbqueue.operate.cli.changing import Pairs, change_where, requires_where, where_options
-from fdbqueue.operate.cli.exits import Refused
+from fdbqueue.operate.cli.exits import Refused, say
 from fdbqueue.operate.cli.frame import (
     RETAIN,
     WAIT,
@@ -24,6 +26,8 @@ from fdbqueue.operate.cli.frame import (
     Seconds,
     cli,
     command,
+    failure_of,
+    failure_options,
     queue_argument,
     values_of,
 )
@@ -31,25 +35,13 @@ from fdbqueue.operate.cli.session import Place
 from fdbqueue.operate.cli.show import task_row
 from fdbqueue.operate.cli.tasks import do_each
 from fdbqueue.operate.cli.wording import line_of
-from fdbqueue.tasks.detached import SEPARATOR, forget
+from fdbqueue.tasks.detached import SEPARATOR, forget, target_in
+from fdbqueue.tasks.detached import text_of as token_of
 from fdbqueue.tasks.queue import TaskQueue
 
-Function = Callable[..., Any]
 token_argument = click.argument("token", metavar="TOKEN")
 _SECONDS = "the lease lasts S seconds from now [the ttr of the task, or 60]"
 ttr_option = click.option("--ttr", type=RETAIN, metavar="S", help=_SECONDS)
-
-
-def failure_options(function: Function) -> Function:
-    """Give a command the options of an attempt that has failed."""
-    click.option("--reason", metavar="TEXT", help="with --failure: the message of the failure")(function)
-    return click.option("--failure", metavar="NAME", help="the attempt has failed: its class")(function)
-
-
-def _failure(name: str | None, reason: str | None) -> Failure | None:
-    if name is None and reason is not None:
-        raise click.UsageError("--reason needs --failure")
-    return None if name is None else Failure(name, reason or "")
 
 
 @command(cli, queue_argument)
@@ -72,8 +64,8 @@ def take(here: Here, queue: str, ttr: float | None, wait_s: float) -> None:
             raise Refused(f"no task of {queue!r} is ready{paused}")
         with here.signals.deferred():
             try:
-                token = found.detach(database, task, ttr, process_id=os.getppid())
-                held = found.leased(database, token)
+                held = found._detached(database, found._target(database, task, None), ttr, os.getppid())
+                token = token_of(held.id, held.token)
                 row = {"token": token, **task_row(held, found.options)}
                 words = f"{held.id}\t{token}\t".encode() + line_of(held.data)
                 out.print(line_of(row) if here.as_json else words)
@@ -93,7 +85,11 @@ def _ending(here: Here, queue: str, token: str) -> Iterator[tuple[Database, Task
 
 
 def _forget(database: Database, place: Place, task: Task) -> None:
-    run(database, lambda tr: forget(tr, RootKeys(place.root), task.token or b""))
+    """Clear the session of a lease that has ended. If that fails, a sweep does it at its time."""
+    try:
+        run(database, lambda tr: forget(tr, RootKeys(place.root), task.token or b""))
+    except (FdbQueueError, *engine_errors()) as error:
+        say(f"the session of the lease of {task.id} stays until its time is over: {text_of(error)}")
 
 
 @command(cli, queue_argument, token_argument)
@@ -122,7 +118,7 @@ def release(
 
     Status 1: the lease is over, or the task has another holder by now; nothing is changed.
     """
-    failed = _failure(failure, reason)
+    failed = failure_of(failure, reason)
     with _ending(here, queue, token) as (database, found, task):
         if failed is None:
             released = found.defer(database, task, delay or 0.0)
@@ -141,9 +137,8 @@ def touch(here: Here, queue: str, token: str, ttr: float | None) -> None:
     Status 1: the lease is over, or the task has another holder by now; nothing is changed.
     """
     with here.tasks(queue) as (database, found), here.signals.deferred():
-        task = found.leased(database, token)
-        found.detach(database, task, ttr, process_id=os.getppid())
-        row = task_row(found.leased(database, token), found.options)
+        held = found._detached(database, target_in(token), ttr, os.getppid())
+        row = task_row(held, found.options)
     here.tell(f"{row['id']} touched", row)
 
 
@@ -165,13 +160,11 @@ def bury(
     By a TOKEN, which `fdbqueue take` has printed, only under that lease. With --where, waiting tasks that
     match are buried (see `change`). Status 1: a task is not there, or its lease is over.
     """
-    requires_where(bool(ids), where, walk)
+    requires_where(bool(ids) or bool(where and (failure or reason)), where, walk)
     if where:
-        if failure or reason:
-            raise click.UsageError("--where, with its options, stands alone")
         change_where(here, queue, where, walk, verb="bury")
         return
-    failed = _failure(failure, reason)
+    failed = failure_of(failure, reason)
 
     def bury_one(found: TaskQueue, database: Database, id_: str) -> Task:
         if SEPARATOR not in id_:
