@@ -31,7 +31,7 @@ from fdbqueue.operate.overview import Overview
 from fdbqueue.operate.verify.values import command
 from fdbqueue.tasks.firing import ScheduleStatus
 from fdbqueue.tasks.limits.rule import LimitKeys, shown_key
-from fdbqueue.tasks.limits.shown import ask_holders, ask_key_holders, key_states
+from fdbqueue.tasks.limits.shown import ask_holders, key_states
 from fdbqueue.tasks.limits.state import ask_by_snapshot
 from fdbqueue.tasks.schedules import page
 from fdbqueue.tasks.stored.records import HANDED_OFF
@@ -191,7 +191,7 @@ def _key_holders(tr: Transaction, keys: RootKeys, name: str, now: float) -> list
     states = key_states(tr.snapshot, of_limit, of_no_key().rule, most)
     full = [state.key for state in states if state.is_apart and state.is_full]
     first = full[: limits.DIAGNOSED_FULL_KEYS_MAX]
-    asked = [(key, ask_key_holders(tr.snapshot, of_limit, key)) for key in first]
+    asked = [(key, ask_holders(tr.snapshot, of_limit, key)) for key in first]
     told = f"the limit {name}, of tasks that name it without a key,"
     found = [_seen(tr, keys, told, keyless(), now)] if of_no_key().is_full else []
     return found + [

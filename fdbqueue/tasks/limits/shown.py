@@ -16,23 +16,12 @@ from fdbqueue.tasks.limits.state import KeyState, State, ask_key, number_of
 from fdbqueue.tasks.stored.records import id_text
 
 
-def ask_holders(tr: ReadTransaction, keys: LimitKeys) -> Callable[[], tuple[LimitHolder, ...]]:
-    """Ask for the first holders of a limit. A damaged one is left out."""
-    under, most = keys.holders, limits.LIMIT_HOLDERS_SHOWN
-    rows = tr.get_range(under.start, under.stop, limit=most, streaming_mode=EXACT)
-
-    def reply() -> tuple[LimitHolder, ...]:
-        found = [(keys.task_in(row.key)[1], held_of(row.value)) for row in rows]
-        return tuple(_holder(id_, held) for id_, held in found if held is not None)
-
-    return reply
-
-
-def ask_key_holders(
-    tr: ReadTransaction, keys: LimitKeys, key: bytes
+def ask_holders(
+    tr: ReadTransaction, keys: LimitKeys, key: bytes | None = None
 ) -> Callable[[], tuple[LimitHolder, ...]]:
-    under, most = keys.key_holders(key), limits.LIMIT_HOLDERS_SHOWN
-    rows = tr.get_range(under.start, under.stop, limit=most, streaming_mode=EXACT)
+    """Ask for the first holders of a limit, or of one key of it. A damaged one is left out."""
+    under = keys.holders if key is None else keys.key_holders(key)
+    rows = tr.get_range(under.start, under.stop, limit=limits.LIMIT_HOLDERS_SHOWN, streaming_mode=EXACT)
 
     def reply() -> tuple[LimitHolder, ...]:
         found = [(keys.parts_of(row.key)[-1], held_of(row.value)) for row in rows]
@@ -45,16 +34,17 @@ def _holder(id_: bytes, held: Held) -> LimitHolder:
     return LimitHolder(task=id_text(id_), queue=held.queue, session=held.session.hex())
 
 
-def reached_of(state: State, now_us: int, holders: tuple[LimitHolder, ...]) -> ReachedLimit:
-    """`state`: of a limit that lets no task start."""
-    rule, next_us = state.rule, state.next_us(now_us)
-    slots = rule.slots if rule is not None and state.is_full else None
+def reached_of(state: State | KeyState, now_us: int, holders: tuple[LimitHolder, ...]) -> ReachedLimit:
+    """`state`: of a limit, or of a key, that lets no task start."""
+    rule, next_us, of_key = state.rule, state.next_us(now_us), state if isinstance(state, KeyState) else None
     return ReachedLimit(
         name=state.keys.name,
-        slots=slots,
-        used=used_of(state, None),
+        slots=rule.slots if rule is not None and state.is_full else None,
+        used=state.used if isinstance(state, KeyState) else used_of(state, None),
         next=None if next_us is None else next_us / 1_000_000,
         holders=holders,
+        key=None if of_key is None else shown_key(of_key.key),
+        per_key=of_key is not None,
         has_both=rule is not None and rule.has_both,
     )
 
@@ -70,22 +60,6 @@ def unreadable_of(state: State, key: bytes) -> ReachedLimit:
         key=shown_key(key),
         per_key=True,
         error=str(state.error),
-    )
-
-
-def reached_of_key(state: KeyState, now_us: int, holders: tuple[LimitHolder, ...]) -> ReachedLimit:
-    """`state`: that of a key under which no task may start."""
-    rule, next_us = state.rule, state.next_us(now_us)
-    slots = rule.slots if rule is not None and state.is_full else None
-    return ReachedLimit(
-        name=state.keys.name,
-        slots=slots,
-        used=state.used,
-        next=None if next_us is None else next_us / 1_000_000,
-        holders=holders,
-        key=shown_key(state.key),
-        per_key=True,
-        has_both=rule is not None and rule.has_both,
     )
 
 
@@ -109,7 +83,7 @@ def open_key(tr: Transaction, keys: LimitKeys, key: bytes) -> LimitKey:
     rule, asked, holders = (
         snapshot.get(keys.row),
         ask_key(snapshot, keys, key),
-        ask_key_holders(snapshot, keys, key),
+        ask_holders(snapshot, keys, key),
     )
     return _key_of(asked(_counting(keys, rule.value)), runtime_of(tr).now_us(), holders())
 

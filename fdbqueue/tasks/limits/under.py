@@ -23,9 +23,7 @@ from fdbqueue.tasks.limits.parking import (
 from fdbqueue.tasks.limits.rule import KEYED, Held, LimitKeys, Rule, encode_held, held_of, rule_of
 from fdbqueue.tasks.limits.shown import (
     ask_holders,
-    ask_key_holders,
     reached_of,
-    reached_of_key,
     unreadable_of,
 )
 from fdbqueue.tasks.limits.state import (
@@ -181,7 +179,7 @@ class Limits:
         whole, holders = ask_by_snapshot(tr, keys), ask_holders(tr, keys)
         key = keyed[1] if keyed is not None and keyed[0] == keys.name else None
         of_key = None if key is None else ask_key(tr, keys, key)
-        key_holders = None if key is None else ask_key_holders(tr, keys, key)
+        key_holders = None if key is None else ask_holders(tr, keys, key)
 
         def reply() -> ReachedLimit | None:
             state = whole()
@@ -190,7 +188,7 @@ class Limits:
             if key is None or of_key is None or key_holders is None or not state.counts_keys:
                 return reached_of(state, now_us, holders()) if state.free(now_us) == 0 else None
             found = of_key(state.rule)
-            return None if found.has_room(now_us) else reached_of_key(found, now_us, key_holders())
+            return None if found.has_room(now_us) else reached_of(found, now_us, key_holders())
 
         return reply
 
