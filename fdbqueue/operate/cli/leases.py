@@ -86,9 +86,10 @@ def _ending(here: Here, queue: str, token: str) -> Iterator[tuple[Database, Task
 
 def _forget(database: Database, place: Place, task: Task) -> None:
     """Clear the session of a lease that has ended. If that fails, a sweep does it at its time."""
+    errors: tuple[type[Exception], ...] = (FdbQueueError, *engine_errors())
     try:
         run(database, lambda tr: forget(tr, RootKeys(place.root), task.token or b""))
-    except (FdbQueueError, *engine_errors()) as error:
+    except errors as error:
         say(f"the session of the lease of {task.id} stays until its time is over: {text_of(error)}")
 
 
