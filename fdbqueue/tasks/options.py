@@ -77,6 +77,8 @@ class Backoff:
         checked_pause("cap_s", self.cap_s)
         if not is_number(self.growth) or not 1 <= self.growth <= GROWTH_MAX:
             raise InvalidArgument(name="growth", wanted=f"a number from 1 to {GROWTH_MAX:g}", got=self.growth)
+        if self.cap_s < self.first_s:
+            raise InvalidArgument(name="cap_s", wanted=f"first_s ({self.first_s:g}) at least", got=self.cap_s)
 
     def __str__(self) -> str:
         """As the command line takes it, with the growth if that is another one."""

@@ -371,7 +371,7 @@ def test_attempts_that_are_none_are_refused(program: Within, value: str) -> None
     assert program.rows("queues")[0]["tasks"]["total"] == 0
 
 
-@pytest.mark.parametrize("value", ["", "x", "-1", "1,", "1,2,3", "inf", "nan"])
+@pytest.mark.parametrize("value", ["", "x", "-1", "1,", "1,2,3", "inf", "nan", "2,1", "601"])
 def test_a_backoff_that_is_none_is_refused(program: Within, value: str) -> None:
     program.run("create", "q")
     for words in (("create", "r"), ("put", "q", "1"), ("work", "q", "a:b")):

@@ -15,7 +15,7 @@ from fdbqueue.fleet.status import Orders, orders_of, to_line
 from fdbqueue.tasks.attempts import Asked
 from tests.fleet.conftest import SOON
 
-RARE = Backoff(first_s=1_000)
+RARE = Backoff(1_000, cap_s=1_000)
 
 
 @pytest.fixture

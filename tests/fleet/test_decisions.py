@@ -34,7 +34,9 @@ def test_the_delay_is_random_from_a_half_to_the_whole():
     assert [backoff.delay_s(1, random) for random in (0.0, 0.5, 1.0)] == [4, 6, 8]
 
 
-@pytest.mark.parametrize("bad", [{"first_s": -1}, {"growth": 0.5}, {"cap_s": "long"}])
+@pytest.mark.parametrize(
+    "bad", [{"first_s": -1}, {"growth": 0.5}, {"first_s": 2, "cap_s": 1}, {"cap_s": "long"}]
+)
 def test_an_invalid_backoff_is_refused(bad):
     with pytest.raises(InvalidArgument):
         Backoff(**bad)

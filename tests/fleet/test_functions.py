@@ -395,7 +395,7 @@ def test_attempts_of_a_put_go_before_those_of_the_worker(
     decorated = tasks.task(attempts=5, backoff=SOON)(_fails)
     often = decorated.put(db)
     twice = decorated.options(attempts=2, backoff=Backoff(first_s=0.02, cap_s=0.03)).put(db)
-    work(attempts=1, backoff=Backoff(first_s=1_000))  # its own pause would outlast the test
+    work(attempts=1, backoff=Backoff(1_000, cap_s=1_000))  # its own pause would outlast the test
     assert [len(queue.failures(db, task)) for task in (often, twice)] == [5, 2]
     assert (often.attempts_max, twice.attempts_max) == (5, 2)
 

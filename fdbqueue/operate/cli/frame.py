@@ -123,7 +123,7 @@ class Pauses(click.types.StringParamType):
         try:
             return Backoff(float(first_s), cap_s=float(cap_s)) if comma else Backoff(float(first_s))
         except ValueError:
-            self.fail(f"{value!r} is not of the form S[,CAP], in seconds", param, ctx)
+            self.fail(f"{value!r} is not of the form S[,CAP], in seconds, with S up to CAP [600]", param, ctx)
 
 
 class Input(click.File):
