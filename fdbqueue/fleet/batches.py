@@ -35,7 +35,7 @@ from fdbqueue.fleet.outcomes import (
     judge,
     stack_of,
 )
-from fdbqueue.fleet.settling import ACKED, HEARTBEAT, ITS_THREAD, Settled, ended
+from fdbqueue.fleet.settling import ACKED, HEARTBEAT, ITS_THREAD, USED_UP, Settled, ended
 from fdbqueue.fleet.worker import Worker
 from fdbqueue.tasks import verbs
 from fdbqueue.tasks.change import Change
@@ -170,7 +170,7 @@ class BatchWorker(Worker):
         error: BaseException | None = None
         try:
             if len(batch) == 1 and self._settling.bury_if_exhausted(batch[0]):
-                self._telling.ended(batch[0], Settled("buried"))
+                self._telling.ended(batch[0], USED_UP)
                 return None
             for member in batch:
                 self._heartbeat.began(member)

@@ -50,13 +50,15 @@ class Event:
     """The error that the handler raised."""
     delay_s: float = 0.0
     """Delay before the next attempt, if the task was retried or snoozed."""
+    reason: str = ""
+    """The reason of an outcome without a call of the handler."""
 
     def __str__(self) -> str:
         what = f"task {self.task.id} of {self.task.queue}: {self.name.replace('_', ' ')}"
         after = f" after {self.seconds:.3f} s" if self.seconds else ""
         again = f", again in {self.delay_s:.1f} s" if self.delay_s else ""
-        why = "" if self.error is None else f": {type(self.error).__name__}: {text_of(self.error)}"
-        return f"{what}{after}{again}{why}"
+        why = self.reason if self.error is None else f"{type(self.error).__name__}: {text_of(self.error)}"
+        return f"{what}{after}{again}{': ' if why else ''}{why}"
 
 
 Hook = Callable[[Event], object]

@@ -60,8 +60,11 @@ class Settled:
 
     name: str
     delay_s: float = 0.0
+    reason: str = ""
 
 
+USED_UP = Settled("buried", reason="its attempts are used up")
+"""At the take of a task, before its handler is called."""
 ACKED, CANCELLED = Settled("succeeded"), Settled("cancelled")
 _ENDED_BY = {
     "ack": ACKED,
@@ -284,7 +287,7 @@ class Telling:
         with loggers.about(hold.task.queue, hold.task):
             if hold.watch is not None:
                 hold.watch.end(settled.name, seconds, error)
-            event = Event(settled.name, hold.task, seconds, error, settled.delay_s)
+            event = Event(settled.name, hold.task, seconds, error, settled.delay_s, settled.reason)
             self._tell(event)
 
     def _tell(self, event: Event) -> None:

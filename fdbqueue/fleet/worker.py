@@ -53,7 +53,17 @@ from fdbqueue.fleet.outcomes import (
     troubles,
 )
 from fdbqueue.fleet.pool import ThreadPool
-from fdbqueue.fleet.settling import HEARTBEAT, ITS_THREAD, STOP, Heartbeat, Settled, Settling, Telling, ended
+from fdbqueue.fleet.settling import (
+    HEARTBEAT,
+    ITS_THREAD,
+    STOP,
+    USED_UP,
+    Heartbeat,
+    Settled,
+    Settling,
+    Telling,
+    ended,
+)
 from fdbqueue.fleet.status import Appearance, Presence, Running, WorkerStatus, presence_of
 from fdbqueue.tasks.queue import TaskQueue
 
@@ -449,7 +459,7 @@ class Worker(ChosenByHandler):
         named = loggers.enter(hold.task.queue, hold.task)
         try:
             if self._settling.bury_if_exhausted(hold):
-                self._telling.ended(hold, Settled("buried"))
+                self._telling.ended(hold, USED_UP)
             else:
                 self._attempt(hold)
         except BaseException as error:  # a handler may raise any

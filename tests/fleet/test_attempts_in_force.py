@@ -68,7 +68,7 @@ def test_the_backoff_of_the_queue_goes_before_that_of_the_worker(db, make, space
 
 
 @pytest.mark.parametrize(("own", "queue", "worker"), [(2, 9, 9), (None, 2, 9), (None, None, 2)])
-def test_lost_leases_bury_by_the_number_in_force(db, make, space, own, queue, worker):
+def test_lost_leases_bury_by_the_number_in_force(db, make, space, own, queue, worker, caplog):
     q = make(attempts=queue)
     id_ = q.put(db, "poison", attempts=own).id
     for _ in range(2):
@@ -77,6 +77,7 @@ def test_lost_leases_bury_by_the_number_in_force(db, make, space, own, queue, wo
         end_session(db, session._keys, session.id, lambda *_: True, died=True)
     Worker(db, q, lambda _: pytest.fail("begun"), attempts=worker, root=space).run(until_empty=True)
     assert [one.outcome for one in q.failures(db, id_)] == ["lease_lost", "exhausted"]
+    assert f"task {id_} of counted: buried: its attempts are used up" in caplog.text
 
 
 def test_lost_leases_below_the_number_in_force_bury_nothing(db, make, space):
