@@ -173,7 +173,8 @@ def test_explain_without_an_id_tells_of_the_first_that_waits(program: Within) ->
     program.run("delete", "q", ready)
     assert program.row("explain", "q")["task"]["id"] == delayed
     program.run("bury", "q", delayed)
-    assert program.run("explain", "q") == (1, "", "fdbqueue: no task of 'q' waits: 0 taken, 1 buried\n")
+    told = "fdbqueue: no task of 'q' waits: 0 taken, 1 buried (`fdbqueue dead list q`)\n"
+    assert program.run("explain", "q") == (1, "", told)
 
 
 def test_cancel_ends_waiting_tasks_and_marks_taken_ones(program: Within) -> None:

@@ -140,7 +140,10 @@ def _first_that_waits(database: Database, queue: TaskQueue) -> str:
         if found := queue.tasks(database, state, 1):
             return found[0].id
     others = queue.statistics(database)["tasks"]
-    raise Refused(f"no task of {queue.name!r} waits: {others['taken']} taken, {others['buried']} buried")
+    look = f" (`fdbqueue dead list {queue.name}`)" if others["buried"] else ""
+    raise Refused(
+        f"no task of {queue.name!r} waits: {others['taken']} taken, {others['buried']} buried{look}"
+    )
 
 
 def _reasons(found: Explanation) -> Iterator[Row]:
