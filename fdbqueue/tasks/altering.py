@@ -34,9 +34,8 @@ from fdbqueue.tasks.source import Parts
 from fdbqueue.tasks.stored.key_counts import key_of, readable_state
 from fdbqueue.tasks.stored.keyed import Keyed, is_slug
 
-ALTERABLE = frozenset(
-    {"ttl", "ttr", "pri", "capacity", "key_concurrency", "weights", "retain_s", "attempts", "backoff"}
-)
+_OF_TASKS = ("ttl", "ttr", "pri", "retain_s", "attempts", "backoff", "result_ttl")
+ALTERABLE = frozenset({*_OF_TASKS, "capacity", "key_concurrency", "weights"})
 """The options that may change."""
 _ANOTHER = "create another queue, and let the workers empty this one"
 LASTING: Mapping[str, str] = {

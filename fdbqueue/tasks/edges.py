@@ -284,6 +284,7 @@ def overwrite(change: Change, record: Record, draft: Draft, due_us: int) -> Reco
     """
     waits, shape = due_us > change.now_us, change.shape
     state = DELAYED if waits else record.state
+    extra = _overwritten(record.extra or Extra(), draft.extra or Extra())
     later_one = replace(
         record,
         state=state,
@@ -295,7 +296,7 @@ def overwrite(change: Change, record: Record, draft: Draft, due_us: int) -> Reco
         size_bytes=len(draft.payload),
         payload=for_record(draft.payload),
         trace=draft.trace,
-        extra=_overwritten(record.extra or Extra(), draft.extra or Extra()),
+        extra=_with_result(extra, shape.result_ttl_us),
     )
     change.replace_payload(record, later_one, draft.payload)
     for feature in met_by([record], ()):
@@ -399,24 +400,31 @@ def step(change: Change, record: Record, extra: Extra) -> None:
     change.move([record], [replace(record, extra=extra)])
 
 
+def _with_result(extra: Extra | None, result_ttl_us: int) -> Extra | None:
+    """The extra parts of a task, with the `result_ttl_us` of its queue, 0 for none, if its put gave none."""
+    if not result_ttl_us or (extra is not None and extra.result_ttl_us):
+        return extra
+    return replace(extra or Extra(), result_ttl_us=result_ttl_us)
+
+
 def _new(change: Change, random: bytes, draft: Draft, index: int) -> Record:
-    now_us, size_bytes = change.now_us, len(draft.payload)
+    now_us, size_bytes, shape = change.now_us, len(draft.payload), change.shape
     waits = draft.delay_us > 0 or (draft.extra is not None and draft.extra.waits)
-    ttl_us = change.shape.ttl_us if draft.ttl_us == OF_QUEUE else draft.ttl_us
+    ttl_us = shape.ttl_us if draft.ttl_us == OF_QUEUE else draft.ttl_us
     return Record(
         id=new_id(index, random),
         state=DELAYED if waits else READY,
-        pri=change.shape.settings.pri if draft.pri == OF_QUEUE else draft.pri,
+        pri=shape.settings.pri if draft.pri == OF_QUEUE else draft.pri,
         created_us=now_us,
         expires_us=min(now_us + ttl_us + draft.delay_us, NEVER_US),
-        ttr_us=change.shape.ttr_us if draft.ttr_us == OF_QUEUE else draft.ttr_us,
+        ttr_us=shape.ttr_us if draft.ttr_us == OF_QUEUE else draft.ttr_us,
         size_bytes=size_bytes,
         payload=draft.payload if size_bytes <= limits.RECORD_PAYLOAD_BYTES_MAX else b"",
         key=draft.key,
         cost=draft.cost,
         until_us=later(now_us, draft.delay_us) if draft.delay_us else NEVER_US,
         trace=draft.trace,
-        extra=draft.extra,
+        extra=_with_result(draft.extra, shape.result_ttl_us) if shape.result_ttl_us else draft.extra,
         failures=draft.failures,
         forgiven=draft.failures - draft.failures_counted,
     )

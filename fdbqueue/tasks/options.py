@@ -300,6 +300,7 @@ class Settings:
     attempts: Annotated[int | None, stored_attempts, "N", f"{_BURIED} [its workers']"] = None
     """None: those of its workers; NO_BOUND for inf."""
     backoff: Annotated[Backoff | None, checked_backoff, "S[,CAP]", f"{_PAUSE} [its workers']"] = None
+    result_ttl: Annotated[float | None, checked_seconds, "S", f"{_KEPT} [not kept]"] = None
     codec: Annotated[str, lambda _, codec: checked_codec(codec), "", "[json]"] = "json"
     temporary: str | None = None
     """The session that owns the contents, in hexadecimal."""
@@ -332,6 +333,7 @@ UNSTORED: Mapping[str, Any] = {
     "task_limits": [],
     "attempts": None,
     "backoff": None,
+    "result_ttl": None,
     "settling": None,
 }
 """Options of which no definition stores the default, in the form of a caller."""

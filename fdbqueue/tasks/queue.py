@@ -160,6 +160,7 @@ class TaskQueue(Looks, Leaving, Putting, KeepsAside):
         task_limits: Iterable[str] | None = None,
         attempts: float | None = None,
         backoff: Backoff | None = None,
+        result_ttl: float | None = None,
         root: Any = DEFAULT_ROOT,
     ) -> "TaskQueue":
         """Register a queue; without a `kind`, of the first one with the options given: fifottl for a `ttr`.
@@ -173,6 +174,7 @@ class TaskQueue(Looks, Leaving, Putting, KeepsAside):
         of the queue (docs/partitions.md). `limits`: names of limits under which all tasks are taken;
         `task_limits`: of others, which tasks may name (docs/limits.md). `attempts`: failures before a task is
         buried, inf for no bound; `backoff`: the pauses after the others. Both go before those of its workers.
+        `result_ttl`: that of tasks put without one.
 
         With `if_not_exists`, a queue of this name is opened. Its kind and options must be those that are
         given here; all that is None may differ. With "any", kind and options may be any.
@@ -190,7 +192,7 @@ class TaskQueue(Looks, Leaving, Putting, KeepsAside):
         of_tasks = {"ttl": ttl, "ttr": ttr, "pri": pri, "codec": codec, "retain_s": retain_s}
         of_keys = {"key_concurrency": key_concurrency, "weights": weights, "partitions": partitions}
         bounds = {"capacity": capacity, "limits": limits, "task_limits": task_limits}
-        again = {"attempts": attempts, "backoff": backoff}
+        again = {"attempts": attempts, "backoff": backoff, "result_ttl": result_ttl}
         asked = asked_for(name, kind, {**of_tasks, **of_keys, **bounds, **again}, temporary, if_not_exists)
         # All that a handle refuses: afterwards the queue would be there.
         shape_of(registry, Definition(asked.name, 0, asked.kind, asked.settings.to_options()), type)
@@ -442,12 +444,13 @@ class TaskQueue(Looks, Leaving, Putting, KeepsAside):
         retain_s: float | EllipsisType | None = ...,
         attempts: float | EllipsisType | None = ...,
         backoff: Backoff | EllipsisType | None = ...,
+        result_ttl: float | EllipsisType | None = ...,
         **lasting: Any,
     ) -> "Alteration":
         """Change these options of `create`, while the queue is used; None removes one. Return the change.
 
         Calls of all processes that begin later go by the new values, and calls under way are repeated. `ttl`,
-        `ttr` and `pri` concern tasks that are put from then on. With a smaller `capacity` or
+        `ttr`, `pri` and `result_ttl` concern tasks that are put from then on. With a smaller `capacity` or
         `key_concurrency`, nothing is lost: puts find no room, and takes leave a key alone, until enough tasks
         have ended. A larger one lets them go on at once. `attempts` and `backoff` concern failures from then
         on. Without `retain_s`, the ended tasks go. Any process that uses the queue finishes the change; this
@@ -460,7 +463,7 @@ class TaskQueue(Looks, Leaving, Putting, KeepsAside):
         """
         given = {"ttl": ttl, "ttr": ttr, "pri": pri, "capacity": capacity, "weights": weights, **lasting}
         given |= {"key_concurrency": key_concurrency, "retain_s": retain_s}
-        given |= {"attempts": attempts, "backoff": backoff}
+        given |= {"attempts": attempts, "backoff": backoff, "result_ttl": result_ttl}
         wanted = {name: value for name, value in given.items() if value is not ...}
         asked, runtime = late.altering.checked(self._shape.kind, wanted), self._of(tr).runtime
         by = f"{runtime.host_name()}:{runtime.process_id()}"

@@ -33,6 +33,7 @@ from fdbqueue.tasks.options import (
     owner_of,
     span_us,
     stored_settings,
+    whole_us,
 )
 from fdbqueue.tasks.stored.discipline import Discipline, Fifo, Mended, Priority
 from fdbqueue.tasks.stored.records import (
@@ -272,6 +273,7 @@ class Shape:
         self.settings = settings
         ttr = settings.ttl if settings.ttr is None else settings.ttr
         self.ttl_us, self.ttr_us = span_us("ttl", settings.ttl), span_us("ttr", ttr)
+        self.result_ttl_us = 0 if settings.result_ttl is None else whole_us(settings.result_ttl)
         self._of_queue = features_of_queue(settings, self.root.prefix, self.definition.id)
         self.features: Sequence[Feature] = tuple(self._of_queue.values())
         """The features of the queue, but not those that its tasks may have."""

@@ -104,6 +104,18 @@ def test_a_result_is_kept(program: Within) -> None:
     assert program.run("result", "q", task["id"])[1] == '{"n":7}\n'
 
 
+def test_a_queue_keeps_the_results_of_its_tasks(program: Within) -> None:
+    program.run("create", "q", "--result-ttl", "60")
+    program.run("put", "q", "x")
+    task = taken(program)
+    program.run("ack", "q", task["token"], "--result", "7")
+    assert program.run("result", "q", task["id"])[1] == "7\n"
+    assert program.row("queues")["options"]["result_ttl"] == 60
+    told = "fdbqueue: 'q' changes --result-ttl from 60 to none\n"
+    assert program.run("alter", "q", "--without", "result-ttl") == (0, "", told)
+    assert "--result-ttl" in program.mistake("create", "r", "--result-ttl", "0")
+
+
 def test_the_ttr_of_the_queue_is_the_usual_one(program: Within) -> None:
     program.run("create", "q", "--ttr", "500")
     program.run("put", "q", "x")

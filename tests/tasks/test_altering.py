@@ -486,6 +486,8 @@ def test_an_option_that_cannot_change_is_refused(
         {"capacity": 1.5},
         {"retain_s": 0},
         {"retain_s": float("inf")},
+        {"result_ttl": 0},
+        {"result_ttl": "soon"},
         {"attempts": 0},
         {"attempts": 2.5},
         {"attempts": "many"},

@@ -105,6 +105,7 @@ WRONG: list[tuple[str, Call, Sequence[Any]]] = [
     ("capacity", lambda b, n: created(b, "limfifottl", capacity=n), NOT_WHOLE),
     ("pri", lambda b, n: created(b, "limfifottl", pri=n), NOT_WHOLE),
     ("key_concurrency", lambda b, n: created(b, "utubettl", key_concurrency=n), NOT_WHOLE),
+    ("result_ttl", lambda b, s: created(b, "fifo", result_ttl=s), (0, -1, math.inf, *NO_NUMBERS)),
     ("retain_s", lambda b, s: created(b, "fifo", retain_s=s), (0, -1, math.inf, 4e9, *NO_NUMBERS)),
     ("maxsize", lambda b, n: fdbqueue.PersistentQueue(b.db, "kept", n), (1.0, math.inf, *NO_NUMBERS)),
     ("maxelts", lambda _, n: fdbqueue.ElementQueue(SPACE, {"a": "string"}, maxelts=n), (0, -1)),

@@ -89,6 +89,7 @@ OTHERS: list[tuple[dict[str, Any], dict[str, tuple[Any, Any]]]] = [
     ({"partitions": 1}, {"partitions": (2, 1)}),
     ({"codec": "json"}, {"codec": ("msgpack", "json")}),
     ({"retain_s": 1}, {"retain_s": (None, 1)}),
+    ({"result_ttl": 1}, {"result_ttl": (None, 1)}),
     ({"limits": ["one"]}, {"limits": ([], ["one"])}),
     ({"task_limits": ["two"]}, {"task_limits": (["one"], ["two"])}),
     ({"temporary": True}, {"temporary": (False, True)}),

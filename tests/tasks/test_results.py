@@ -1,5 +1,6 @@
 """Results: the value of an ack, kept for the task's `result_ttl`, and waits for it."""
 
+import asyncio
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -7,9 +8,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 import fdbqueue
-from fdbqueue import Database, TaskQueue, transactional
+from fdbqueue import Database, TaskQueue, aio, transactional
 from fdbqueue.core import limits
 from fdbqueue.core.errors import (
     NoResult,
@@ -19,6 +21,7 @@ from fdbqueue.core.errors import (
     QueueDropped,
     WaitStopped,
 )
+from fdbqueue.tasks import edges
 from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.options import kind_names
 from fdbqueue.tasks.results import Results, Stored, stored_of
@@ -259,3 +262,51 @@ def test_a_result_is_used_and_forgotten_in_one_transaction(bench: MakeBench) -> 
         assert b.queue.result(tr, id_) == 1
         assert b.queue.forget_result(tr, id_)
     assert [commit_code(tr) for tr in together] == [0, NOT_COMMITTED]
+
+
+def test_a_put_without_a_result_ttl_has_that_of_its_queue(bench: MakeBench) -> None:
+    b = bench("fifo", result_ttl=60)
+    ids = [acked(b, 1, result_ttl=own) for own in (None, 600)]
+    assert [b.queue.result(b.db, id_, 0) for id_ in ids] == [1, 1]
+    b.clock.advance(61)
+    assert reason_of(b, ids[0]) == "its result_ttl is over."
+    assert b.queue.result(b.db, ids[1], 0) == 1
+
+
+@pytest.mark.parametrize("kind", kind_names())
+def test_an_altered_result_ttl_is_that_of_later_puts(bench: MakeBench, kind: str) -> None:
+    b = bench(kind)
+    before = b.put("x")
+    assert b.queue.alter(b.db, result_ttl=60).changes == {"result_ttl": (None, 60)}
+    after, many = b.put("y"), b.queue.put_many(b.db, ["z"])
+    assert b.queue.alter(b.db, result_ttl=None).changes == {"result_ttl": (60, None)}
+    assert "result_ttl" not in b.queue.options
+    told = {id_: b.queue.peek(b.db, id_).result_ttl for id_ in (before, after, many[0].id, b.put("w"))}
+    assert [*told.values()] == [None, 60, 60, None]
+
+
+def test_a_later_put_under_a_unique_key_keeps_the_first_result_ttl(bench: MakeBench) -> None:
+    b = bench("fifo", result_ttl=60)
+    id_ = b.put("x", unique="k", result_ttl=600)
+    for own, kept in ((None, 600), (30, 30)):
+        b.put("y", unique="k", on_conflict="replace", result_ttl=own)
+        assert b.queue.peek(b.db, id_).result_ttl == kept
+
+
+@given(st.integers(0, 9), st.integers(0, 9))
+def test_the_result_ttl_of_the_put_goes_before_that_of_the_queue(own: int, queue: int) -> None:
+    extra = Extra(result_ttl_us=own, headers={"a": "b"})
+    assert edges._with_result(extra, queue) == replace(extra, result_ttl_us=own or queue)
+    assert edges._with_result(None, queue) == (Extra(result_ttl_us=queue) if queue else None)
+
+
+def test_the_awaited_face_has_a_result_ttl_of_the_queue(url: str, space: Any) -> None:
+    async def run() -> tuple[Any, Any]:
+        async with aio.open(url) as db:
+            queue = await aio.TaskQueue.create(db, "sums", result_ttl=60, root=space)
+            task = await queue.put(db, [1, 2])
+            await queue.ack(db, await queue.take(db, 0), result=3)
+            altered = await queue.alter(db, result_ttl=90)
+            return await queue.result(db, task), altered.changes
+
+    assert asyncio.run(run()) == (3, {"result_ttl": (60, 90)})

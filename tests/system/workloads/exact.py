@@ -49,10 +49,10 @@ SPANS: Sequence[dict[str, Any]] = (
 WITH_DEFAULTS: Kinds = tuple(
     (kind, {**options, **spans})
     for kind, options in (
-        ("fifottl", {"pri": 1}),
+        ("fifottl", {"pri": 1, "result_ttl": 7}),
         ("limfifottl", {"pri": 2, "capacity": 6}),
         ("utubettl", {"pri": 1}),
-        ("utubettl", {"key_concurrency": 2}),
+        ("utubettl", {"key_concurrency": 2, "result_ttl": 20}),
         ("fair", {}),
         ("bag", {}),
     )

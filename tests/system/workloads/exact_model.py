@@ -324,6 +324,9 @@ class Tasks:
         """The default is the ttr of the queue, and without one, the ttl of the queue."""
         return micro(_given(options, "ttr", _given(self.options, "ttr", self.options.get("ttl"))))
 
+    def result_ttl(self, options: dict[str, Any]) -> int | None:
+        return micro(_given(options, "result_ttl", self.options.get("result_ttl")))
+
     def pri(self, options: dict[str, Any]) -> int:
         return int(_given(options, "pri", self.options.get("pri", 0)))
 
@@ -541,7 +544,7 @@ def _new(model: Model, data: Any, options: dict[str, Any], id_: str) -> Life:
     delay, ttl, now = micro(options.get("delay", 0)) or 0, model.ttl(options), model.now
     life = Life(id_, data, now, added(added(now, ttl), delay), model.ttr(options))
     life.pri, life.key = model.pri(options), options.get("key")
-    life.headers, life.result_ttl = options.get("headers") or {}, micro(options.get("result_ttl"))
+    life.headers, life.result_ttl = options.get("headers") or {}, model.result_ttl(options)
     if delay:
         life.state, life.until = "~", now + delay
     unique, scope = options.get("unique"), options.get("scope", "unfinished")
@@ -577,7 +580,7 @@ def _overwrite(model: Model, life: Life, data: Any, options: dict[str, Any]) -> 
         due = min(now + (micro(options.get("delay", 0)) or 0), latest)
     due = max(now, due or 0)
     life.data, life.headers, life.ttr = data, options.get("headers") or {}, model.ttr(options)
-    life.result_ttl = micro(options.get("result_ttl")) or life.result_ttl
+    life.result_ttl = micro(options.get("result_ttl")) or life.result_ttl or model.result_ttl({})
     life.expires, life.steps = added(due, model.ttl(options)), {}
     if life.state == "~" and due <= now:
         model.calls["delay"] += 1
