@@ -42,7 +42,14 @@ from fdbqueue.core.errors import (
 from fdbqueue.core.logger import Troubles, logger
 from fdbqueue.core.observing import Counters
 from fdbqueue.core.runtime import RealRuntime, Runtime, Stop
-from fdbqueue.core.seam import AnyDatabase, Awaited, DatabaseOrTransaction, Transaction, engine_errors
+from fdbqueue.core.seam import (
+    AnyDatabase,
+    Awaited,
+    DatabaseOrTransaction,
+    ReadTransaction,
+    Transaction,
+    engine_errors,
+)
 from fdbqueue.core.seam import FDBError as EmbeddedError
 from fdbqueue.core.visible import shown
 
@@ -451,11 +458,25 @@ def _is_cluster(engine: AnyDatabase) -> bool:
     return binding is not None and isinstance(engine, binding.Database)
 
 
+def ticks_of(tr: ReadTransaction) -> int:
+    """Microseconds by a clock that all processes of the database share: the read version of a cluster, which
+    gives 1,000,000 a second, or else the monotonic clock of the machine.
+    """
+    if _is_of_binding(tr):
+        version: int = tr.get_read_version().wait()
+        return version
+    return round(runtime_of(tr).monotonic() * 1_000_000)
+
+
+def _is_of_binding(tr: ReadTransaction) -> bool:
+    binding = sys.modules.get("fdb.impl")
+    return binding is not None and isinstance(tr, binding.TransactionRead)
+
+
 def conflict_in(tr: Transaction) -> Exception:
     """The error 1020 of the engine of `tr`: raised by a body, it makes a retry loop try again."""
-    binding = sys.modules.get("fdb.impl")
-    if binding is not None and isinstance(tr, binding.TransactionRead):
-        error: Exception = binding.FDBError(_NOT_COMMITTED)
+    if _is_of_binding(tr):
+        error: Exception = sys.modules["fdb.impl"].FDBError(_NOT_COMMITTED)
         return error
     return EmbeddedError(_NOT_COMMITTED)
 

@@ -371,6 +371,9 @@ SESSION_TTR_S = 30.0
 # A detached lease of a task without a ttr (tasks/detached.py).
 DETACHED_TTR_S = 60.0
 BEATS_PER_TTR = 3
+# The part of its ttr for which a heartbeat holds its session by the clock of the database. The rest is for
+# read versions, which lag, and may come 10 % slower after `versionepoch enable`.
+SESSION_HOLD_SHARE = 0.9
 # Openers of a shared session that a heartbeat reads; further ones are not seen.
 OPENERS_READ_MAX = 1_000
 SWEEP_EVERY_S, SESSIONS_SWEPT_EVERY_S = 0.2, 0.5

@@ -16,7 +16,7 @@ from fdbqueue.core.arguments import checked_positive
 from fdbqueue.core.errors import InvalidArgument
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.seam import Transaction
-from fdbqueue.core.sessions.ending import Process, deadline_if_readable, leave_run, renew, run_of
+from fdbqueue.core.sessions.ending import Process, deadline_if_readable, hold_of, leave_run, renew, run_of
 from fdbqueue.core.task import Task
 from fdbqueue.tasks import edges, verbs
 from fdbqueue.tasks.change import Change, task_of
@@ -68,7 +68,7 @@ def detach(change: Change, target: Target, ttr_us: int | None, process: Process)
     change.tr.set(keys.session(session), layer.pack((session, None, ttr_us, *process)))
     if run := run_of(record.token):  # the end of the lease counts for it, maybe after all its workers
         change.tr.set(keys.membership(session), run)
-    renew(change.tr, keys, session, last, moved.until_us)
+    renew(change.tr, keys, session, last, moved.until_us, hold_of(change.tr, ttr_us))
     return verbs.done(change, target, moved, lambda: [moved])
 
 

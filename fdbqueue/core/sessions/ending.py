@@ -9,10 +9,16 @@ and its record names it. Each opener of a session with a name writes its process
 Behind the process stands the key layout that it writes, for processes of newer releases.
 
     R[6, session, opener]   (deadline_us, host, process id,   read by each heartbeat and each end of an
-                            layout)                           opener
+                            layout, from, to)                 opener
 
 The session lives as long as one of its openers. Its own heartbeat, R[6, session], is the latest of their
 deadlines. So a sweep need not know of openers, and a session without a name has no rows.
+
+A deadline is a time of the process that beats, and clocks differ. So a heartbeat, and the row of an opener,
+has a *hold* too: two counts of the database's clock, `from` and `to`. In between, no other process ends the
+session, whatever its clock says. The clock of a cluster is its read version, and that of a directory the
+monotonic clock of its machine. Outside of a hold the deadline decides. So versions that jump ahead, or
+go back after a restore, hold up no end. A value of an earlier release has no hold.
 
 A run is the ends of the tasks that one fleet has taken, counted in a row. It is named by the id of its
 supervisor's session. The token of a lease ends in the run that the lease counts for. So each transaction that
@@ -33,7 +39,7 @@ from fdb import tuple as layer
 
 from fdbqueue.core import limits
 from fdbqueue.core.binding import is_gone, name_of_process
-from fdbqueue.core.database import Database, is_away, run
+from fdbqueue.core.database import Database, is_away, run, ticks_of
 from fdbqueue.core.logger import logger
 from fdbqueue.core.root_keys import LAYOUT, RootKeys
 from fdbqueue.core.runtime import Runtime
@@ -146,7 +152,30 @@ def deadline_if_readable(heartbeat: bytes) -> int | None:
     return deadline_us if isinstance(deadline_us, int) else None
 
 
-def renew(tr: Transaction, keys: RootKeys, session: bytes, last: Value, deadline_us: int) -> None:
+Hold = tuple[int, int] | tuple[()]
+"""The counts of the database's clock between which a session is not ended, see above."""
+
+
+def hold_of(tr: ReadTransaction, ttr_us: int) -> Hold:
+    """The hold of a heartbeat that is written now. Round trips: none, if the transaction has read."""
+    ticks = ticks_of(tr)
+    return ticks, ticks + round(ttr_us * limits.SESSION_HOLD_SHARE)
+
+
+def _hold_in(value: bytes | None, place: int = 1) -> Hold:
+    """That of a heartbeat; at `_PLACE_IN_ROW`, that of the row of an opener."""
+    hold = _padded_parts(value, 0)[place : place + 2]
+    return (hold[0], hold[1]) if list(map(type, hold)) == [int, int] else ()
+
+
+def _holds(tr: ReadTransaction, hold: Hold) -> bool:
+    return hold != () and hold[0] <= ticks_of(tr) < hold[1]
+
+
+_PLACE_IN_ROW = 4
+
+
+def renew(tr: Transaction, keys: RootKeys, session: bytes, last: Value, deadline_us: int, hold: Hold) -> None:
     """Move the deadline of a session from its `last` heartbeat, which has been asked for.
 
     A damaged heartbeat is written anew; a sweep clears the entry that belonged to it.
@@ -156,12 +185,12 @@ def renew(tr: Transaction, keys: RootKeys, session: bytes, last: Value, deadline
     last_us = deadline_if_readable(last.value) if last.present() else None
     if last_us is not None:
         tr.clear(keys.beat_due(last_us, session))
-    tr.set(keys.heartbeat(session), layer.pack((deadline_us,)))
+    tr.set(keys.heartbeat(session), layer.pack((deadline_us, *hold)))
     tr.set(keys.beat_due(deadline_us, session), b"")
 
 
-def row(deadline_us: int, process: tuple[str, int, int]) -> bytes:
-    value: bytes = layer.pack((deadline_us, *process))
+def row(deadline_us: int, process: Process, hold: Hold) -> bytes:
+    value: bytes = layer.pack((deadline_us, *process, *hold))
     return value
 
 
@@ -175,12 +204,11 @@ def beat(
     Writes: these rows.
     Conflicts: the heartbeats and ends of the openers.
     """
-    others = _ask_others(tr, keys, session, opener)()
-    for key, deadline in others.items():
-        if deadline <= now_us:
-            tr.clear(key)
+    live, dead = _ask_others(tr, keys, session, opener, now_us)()
+    for key in dead:
+        tr.clear(key)
     tr.set(keys.opener(session, opener), row)
-    renew(tr, keys, session, last, max([deadline_of(row), *others.values()]))
+    renew(tr, keys, session, last, max([deadline_of(row), *live]), _hold_in(row, _PLACE_IN_ROW))
 
 
 def leave(tr: Transaction, keys: RootKeys, session: bytes, opener: bytes, now_us: int) -> bool:
@@ -189,24 +217,36 @@ def leave(tr: Transaction, keys: RootKeys, session: bytes, opener: bytes, now_us
     Reads: the rows of the openers.
     Conflicts: the heartbeats and ends of the openers.
     """
-    last, others = tr.get(keys.heartbeat(session)), _ask_others(tr, keys, session, opener)()
+    last, (live, dead) = tr.get(keys.heartbeat(session)), _ask_others(tr, keys, session, opener, now_us)()
     tr.clear(keys.opener(session, opener))
-    latest_us = max(others.values(), default=now_us)
-    if latest_us <= now_us and len(others) < limits.OPENERS_READ_MAX - 1:
+    if not live and len(dead) < limits.OPENERS_READ_MAX - 1:
         return False
-    if latest_us > now_us:  # else an opener behind those that were read may live, and its beats count
-        renew(tr, keys, session, last, latest_us)
+    if live:  # else an opener behind those that were read may live, and its beats count
+        renew(tr, keys, session, last, max(live), _hold_in(last.value))
     return True
 
 
 def _ask_others(
-    tr: Transaction, keys: RootKeys, session: bytes, opener: bytes
-) -> Callable[[], dict[bytes, int]]:
-    """Ask for the deadlines of the other openers, by key: the first limits.OPENERS_READ_MAX."""
+    tr: Transaction, keys: RootKeys, session: bytes, opener: bytes, now_us: int
+) -> Callable[[], tuple[list[int], list[bytes]]]:
+    """Ask for the other openers, the first limits.OPENERS_READ_MAX: the deadlines of those that live, and
+    the keys of the dead ones.
+    """
     under, own = keys.openers(session), keys.opener(session, opener)
     rows = tr.get_range(under.start, under.stop, limit=limits.OPENERS_READ_MAX)
-    # A damaged one counts as dead: the next heartbeat of its opener makes it anew.
-    return lambda: {row.key: deadline_if_readable(row.value) or 0 for row in rows if row.key != own}
+
+    def others() -> tuple[list[int], list[bytes]]:
+        live, dead = list[int](), list[bytes]()
+        for row in (row for row in rows if row.key != own):
+            # A damaged one counts as dead: the next heartbeat of its opener makes it anew.
+            deadline_us = deadline_if_readable(row.value) or 0
+            if deadline_us > now_us or _holds(tr, _hold_in(row.value, _PLACE_IN_ROW)):
+                live.append(deadline_us)
+            else:
+                dead.append(row.key)
+        return live, dead
+
+    return others
 
 
 _log = logger("fdbqueue")
@@ -234,8 +274,12 @@ May = Callable[[Transaction, bytes], bool]
 
 
 def is_overdue(now_us: int) -> May:
-    """True for a heartbeat with a deadline at or before `now_us`, and for one that cannot be read."""
-    return lambda _, heartbeat: (deadline_if_readable(heartbeat) or 0) <= now_us
+    """True for a heartbeat with a deadline at or before `now_us`, and for one that cannot be read, but for
+    one that holds.
+    """
+    return lambda tr, heartbeat: (
+        (deadline_if_readable(heartbeat) or 0) <= now_us and not _holds(tr, _hold_in(heartbeat))
+    )
 
 
 def end_session(
@@ -337,7 +381,7 @@ def _put_off(database: Database, keys: RootKeys, entries: Mapping[bytes, int]) -
 
 @dataclass(frozen=True)
 class Overdue:
-    """A session with a deadline before `now_us`. `begun`: its end has begun."""
+    """A session with a deadline before `now_us`, that no hold keeps. `begun`: its end has begun."""
 
     session: bytes
     deadline_us: int
@@ -383,8 +427,14 @@ def ask_overdue(
     def reply() -> Overdues:
         entries = [entry.key for entry in first]
         beaten = [beat for beat in map(keys.beat_of, entries) if beat is not None]
-        asked = [(due, session, tr.snapshot.get(keys.session(session))) for due, session in beaten]
-        dead = [Overdue(session, due, not record.present(), now_us) for due, session, record in asked]
+        get = tr.snapshot.get
+        asked = [(due, one, get(keys.session(one)), get(keys.heartbeat(one))) for due, one in beaten]
+        dead = [
+            Overdue(one, due, not record.present(), now_us)
+            for due, one, record, beat in asked
+            # An entry with an old deadline is for a sweep to clear.
+            if due != deadline_if_readable(beat.value) or not _holds(tr, _hold_in(beat.value))
+        ]
         return Overdues(dead, entries[-1] if len(entries) == most else None)
 
     return reply
@@ -444,7 +494,9 @@ def _begin_ends(tr: Transaction, keys: RootKeys, found: Sequence[Overdue], now_u
 
 
 def _is_dead(keys: RootKeys, dead: Overdue) -> May:
-    """True if the heartbeat is overdue, or cannot be read. Clears an entry with an old deadline."""
+    """True if the heartbeat is overdue and does not hold, or cannot be read. Clears an entry with an old
+    deadline.
+    """
 
     def may(tr: Transaction, heartbeat: bytes) -> bool:
         deadline_us = deadline_if_readable(heartbeat)
@@ -452,7 +504,7 @@ def _is_dead(keys: RootKeys, dead: Overdue) -> May:
             return True
         if deadline_us != dead.deadline_us:
             tr.clear(keys.beat_due(dead.deadline_us, dead.session))
-        return deadline_us <= dead.now_us
+        return deadline_us <= dead.now_us and not _holds(tr, _hold_in(heartbeat))
 
     return may
 

@@ -216,11 +216,11 @@ class Session(Handle):
         return ttr_us / 1_000_000
 
     def _renew(self, tr: Transaction, id_: bytes, last: Value, ttr_us: int) -> None:
-        now_us = self._runtime.now_us()
+        now_us, hold = self._runtime.now_us(), ending.hold_of(tr, ttr_us)
         if self.name is None:
-            ending.renew(tr, self._keys, id_, last, now_us + ttr_us)
+            ending.renew(tr, self._keys, id_, last, now_us + ttr_us, hold)
         else:
-            row = ending.row(now_us + ttr_us, process_of(self._runtime))
+            row = ending.row(now_us + ttr_us, process_of(self._runtime), hold)
             ending.beat(tr, self._keys, id_, self._opener, last, row, now_us)
 
     def _is_last(self, tr: Transaction, _: bytes) -> bool:

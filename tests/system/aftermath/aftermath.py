@@ -201,13 +201,15 @@ class Aftermath:
         """`spaces`: the queues over subspaces; those with names are found by their definitions."""
         self._seed, self._store, self._spaces, self._trace = seed, store, spaces, trace
         self._random = Random(f"{seed} aftermath")
-        self._skew_s = moment.skew_s
+        # Virtual time goes on at the latest clock, so that no hold of a session outlasts its deadline.
+        ahead_s = max(0.0, moment.skew_s)
+        self._skew_s = moment.skew_s - ahead_s
         self.scheduler = Scheduler(Random(f"{seed} schedule of the aftermath"), POINTS_MAX)
-        self.scheduler.now = moment.at_s
+        self.scheduler.now = moment.at_s + ahead_s
         store.runtime = self._runtime(Host("engine"))
         self._registry = Registry(DEFAULT_ROOT)
         self._restore(moment)
-        self._watching = Watching(self.scheduler, moment.skew_s, Mirror.holding(moment.rows))
+        self._watching = Watching(self.scheduler, self._skew_s, Mirror.holding(moment.rows))
         self._late: list[str] = []
         self._tasks: list[Task] = []
 

@@ -61,6 +61,7 @@ def step_by_step(
     end: Callable[[P], object] | None = None,
 ) -> None:
     """Add the process of a workload. With a name, each of its steps is an operation of the trace."""
+    simulation.limit(SESSION_HOLD_SHARE=0)  # its clock stands still, and that of the database does not
 
     def use(client: Client) -> None:
         process = made(client)

@@ -116,6 +116,7 @@ def built(pairs: Pairs) -> Build:
         random = Random(f"{simulation.seed} {pairs.name}")
         bound(simulation, random)
         simulation.limit(**{name: random.choice(values) for name, values in pairs.bounds.items()})
+        simulation.limit(SESSION_HOLD_SHARE=0)  # their clock stands still, and that of the database does not
 
         def use(client: Client) -> None:
             client.calm()

@@ -391,3 +391,47 @@ CHECKS: Sequence[Checker] = [
     no_name_left,
     no_false_nothing,
 ]
+
+
+AHEAD_S = (0.0, 60.0, 3_600.0)
+
+
+@workload(clients=3, steps=3, never=("die", "clock_skew_s", *sorted(DELAYING)))
+def skewed(simulation: Simulation, size: Size) -> Sequence[Checker]:
+    """Sessions of processes with clocks that are up to an hour apart, and are set in between."""
+    cramped(simulation)
+    simulation.limit(REQUEST_DEADLINE_S=2 * AHEAD_S[-1])  # a request in the line has no hold
+    queue = Tasks(NAME)
+
+    def hold(client: Client) -> None:
+        """Hold tasks for longer than a ttr, in a session of its own and in one that others share."""
+        q, choice = queue(client), client.random.choice
+        client.runtime.skew_s = choice(AHEAD_S)
+        sessions = [Session(client.db, name, SESSION_TTR_S) for name in (None, SHARED)]
+        for _ in range(size.steps):
+            task = taken(client, q, 0, choice(sessions))
+            client.pause(choice((0.5, 2)) * SESSION_TTR_S)
+            client.runtime.skew_s = choice(AHEAD_S)
+            client.pause(SESSION_TTR_S)
+            for session in sessions:
+                client.call(NAME, "session", session.id, partial(seen_session, client, session))
+            if task is not None:
+                finish(client, q, task)
+        for session in sessions:
+            session.end()
+
+    def hold_and_die(client: Client) -> None:
+        client.runtime.sleep(1)  # a take that waits in the line would be dropped by a clock that is ahead
+        taken(client, queue(client), 0, Session(client.db, ttr=SESSION_TTR_S))
+        client.runtime.scheduler.die(client.runtime.host)
+
+    def survive_all(client: Client) -> None:
+        client.runtime.sleep(2 * SESSION_TTR_S)
+        q = queue(client)
+        outlive(client, q, finish)
+        audit(client, q)
+
+    simulation.client(hold_and_die, "dead")
+    roles = {"producer-": queue.putting(size.steps, 1), "holder-": hold}
+    play(simulation, size, roles, {"survivor": survive_all})
+    return [exact_statistics(NAME), partial(once_each, NAME), none_lost]
