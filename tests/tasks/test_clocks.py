@@ -1,7 +1,7 @@
 """A session ends by the clock of the process that looks, but not while its heartbeat holds it."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -10,7 +10,7 @@ from fdb import tuple as layer
 from fdbqueue import Database, Session, TaskQueue
 from fdbqueue.core.database import run, ticks_of
 from fdbqueue.core.root_keys import RootKeys
-from fdbqueue.core.runtime import RealRuntime
+from fdbqueue.core.runtime import RealRuntime, Thread
 from fdbqueue.core.sessions.ending import end_the_dead
 from tests.conftest import TEST_ROOT, open_engine
 from tests.tasks.support import LONG_S, IdleThread
@@ -23,10 +23,10 @@ class Still(RealRuntime):
 
     ahead_s = 0.0
 
-    def now(self) -> float:  # type: ignore[override]
+    def now(self) -> float:
         return RealRuntime.now() + self.ahead_s
 
-    def spawn(self, target, name):  # type: ignore[no-untyped-def]
+    def spawn(self, target: Callable[[], None], name: str) -> Thread:
         return IdleThread() if name == "fdbqueue-keeper" else super().spawn(target, name)
 
 

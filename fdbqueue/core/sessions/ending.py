@@ -169,7 +169,7 @@ def _hold_in(value: bytes | None, place: int = 1) -> Hold:
 
 
 def _holds(tr: ReadTransaction, hold: Hold) -> bool:
-    return hold != () and hold[0] <= ticks_of(tr) < hold[1]
+    return len(hold) == 2 and hold[0] <= ticks_of(tr) < hold[1]
 
 
 _PLACE_IN_ROW = 4
