@@ -390,7 +390,8 @@ class Current:
             is_later = self._is_later(plan, version) or self._is_restored(version)
         if not is_later:
             return
-        if value != self._committed(tr, version):
+        committed = self._committed(tr, version)
+        if value != committed and committed is not None:  # without one, `tr` itself has made the queue
             same = epoch_of(plan) == epoch_of(self.plan)
             raise (AlterNotCommitted if same else RepartitionNotCommitted)(name=self.definition.name)
         with self._lock:  # another thread may have met a later one meanwhile
@@ -465,6 +466,11 @@ def store(tr: Transaction, registry: Registry, name: str, keys: SharedKeys, plan
     found = registry.find(tr, name)
     tr.set(registry.keys.definition(name), with_plan(found, plan).to_bytes())
     ring(tr, keys)
+
+
+def lasting_bytes(definition: Definition) -> bytes:
+    """The name and all that stays of a queue. Two queues of one id differ in it, or in other options."""
+    return definition.name.encode() + b"\x00" + dataclass_replace(_lasting(definition), version=()).to_bytes()
 
 
 def _lasting(definition: Definition) -> Definition:

@@ -17,7 +17,7 @@ from fdbqueue import tasks as late
 from fdbqueue.core import limits
 from fdbqueue.core.codec import PayloadCodec, stored_codec
 from fdbqueue.core.errors import DefinitionUnreadable, InvalidArgument, UnsupportedOption
-from fdbqueue.core.partitions import Current, Plan, SharedKeys, ring_for_room
+from fdbqueue.core.partitions import Current, Plan, SharedKeys, lasting_bytes, ring_for_room
 from fdbqueue.core.registry import Definition, Guard, Registry
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.seam import KeyValue, Transaction
@@ -266,8 +266,10 @@ class Shape:
             current.on_options(definition, self._follow)
         self.owner = owner_of(definition)
         self._plain: Draft | None = None
-        self.service = ("tasks", self.root.prefix, definition.id, codec.key)
-        """The key of the services of a process for handles of this type; without its end, for all types."""
+        self.service = ("tasks", self.root.prefix, definition.id, lasting_bytes(definition), codec.key)
+        """The key of the services of a process for handles of this type; without its end, for all types. Not
+        only the id: a create that has not committed leaves it to another queue.
+        """
 
     def _go_by(self, settings: Settings) -> None:
         self.settings = settings

@@ -10,7 +10,17 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue import Limit, Queue, Task, TaskQueue, list_queues, register_kind, statistics
+from fdbqueue import (
+    Database,
+    Limit,
+    Queue,
+    Task,
+    TaskQueue,
+    list_queues,
+    register_kind,
+    statistics,
+    transactional,
+)
 from fdbqueue.core import limits
 from fdbqueue.core.errors import (
     InvalidArgument,
@@ -293,3 +303,27 @@ def test_the_bounds_of_a_task_and_of_a_batch_are_on_the_page() -> None:
         assert f"{bound:,}" in numbers[1]
     assert limits.SPAN_MAX_S == 100 * 365 * 86_400
     assert "a hundred years (`limits.SPAN_MAX_S`)" in numbers[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("again", {}), ("q", {"kind": "fifo"}), ("q", {"codec": "msgpack"}), ("q", {"ttl": 9})],
+)
+def test_a_create_that_does_not_commit_hinders_no_other(
+    db: Database, space: Any, name: str, options: dict[str, Any]
+) -> None:
+    """The other queue gets the same id."""
+
+    def make(tr: Any, name: str, options: dict[str, Any], fails: bool) -> None:
+        queue = TaskQueue.create(tr, name, **{"kind": "fifottl", **options}, root=space)
+        queue.put(tr, 1)
+        if fails:
+            raise KeyError(name)
+
+    run = transactional(make)
+    with pytest.raises(KeyError):
+        run(db, "q", {"ttl": 5}, fails=True)
+    run(db, name, options, fails=False)
+    queue = TaskQueue.open(db, name, root=space)
+    queue.put(db, 2)
+    assert [queue.ack(db, task).data for task in queue.take_many(db, 2)] == [1, 2]
