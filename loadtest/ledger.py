@@ -75,7 +75,10 @@ class Ledger:
         return ((process, number) for process, number, *_ in self._rows(db, _PRODUCED))
 
     def consumed_items(self, db: Any) -> Iterator[ItemId]:
-        return ((process, number) for process, number, *_ in self._rows(db, _CONSUMED))
+        return ((process, number) for process, number, _ in self.deliveries(db))
+
+    def deliveries(self, db: Any) -> Iterator[tuple[str, int, bytes]]:
+        return ((process, number, delivery) for process, number, delivery in self._rows(db, _CONSUMED))
 
     def doubtful_items(self, db: Any) -> set[ItemId]:
         return {(process, number) for process, number, *_ in self._rows(db, _DOUBTFUL)}

@@ -14,7 +14,7 @@ import pytest
 
 import fdbqueue
 from fdbqueue import HeldTask, TaskQueue, Worker
-from tests.cluster.servers import FDBCLI, FDBSERVER, SERVERS, Servers, wait_until
+from loadtest.drills.servers import FDBCLI, FDBSERVER, SERVERS, Servers, wait_until
 from tests.conftest import CLUSTER_FILE, TEST_ROOT
 
 if CLUSTER_FILE is None:
@@ -22,7 +22,7 @@ if CLUSTER_FILE is None:
 if FDBSERVER is None or FDBCLI is None:
     pytest.skip("no fdbserver and fdbcli on the PATH to drill", allow_module_level=True)
 
-from tests.cluster.load import Load
+from loadtest.drills.load import Load
 
 Rounds = Callable[[int, int], int]
 
@@ -45,8 +45,10 @@ def drilled(servers: Servers) -> Iterator[Load]:
         goes_on(load)
         yield load
         goes_on(load)
-    load.check()
+    verdict = load.judge()
     load.db.close()
+    assert verdict.holds, verdict
+    assert verdict.doubtful == 0
     print(f"{load.progress()} put and taken in {time.monotonic() - began:.0f} s; {load.db.counters}")
 
 

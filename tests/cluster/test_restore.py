@@ -6,7 +6,7 @@ import pytest
 
 import fdbqueue
 from fdbqueue.core.database import run
-from tests.cluster.servers import FDBCLI, FDBSERVER, Servers
+from loadtest.drills.servers import FDBCLI, FDBSERVER, Servers
 from tests.conftest import CLUSTER_FILE, TEST_ROOT
 from tests.restoring.support import LongAgo, make_a_root, require_working, restore, waiting_for
 
