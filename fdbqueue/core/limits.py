@@ -51,6 +51,8 @@ EXPORT_LINE_BYTES_MAX = 64_000_000
 RANDOM_SUFFIX_BYTES = 12
 # The largest difference of two clocks in a fleet for which the invariants of docs/design.md hold.
 CLOCK_SKEW_S = 5.0
+# The lag of a remote region that `doctor` warns of. FoundationDB wants less than five million versions.
+REGION_LAG_S = 5.0
 
 # The waiting line (docs/protocols.md).
 SERVE_MAX = 50

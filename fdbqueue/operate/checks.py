@@ -485,8 +485,8 @@ def see_status(database: Database) -> dict[str, Any]:
 
 
 def check_cluster(status: dict[str, Any]) -> list[Check]:
-    """Health, performance, disk room and messages."""
-    looks = (_health, _limited, _conflicts, _room_of_servers, _messages)
+    """Health, regions, performance, disk room and messages."""
+    looks = (_health, _regions, _limited, _conflicts, _room_of_servers, _messages)
     found = [check for look in looks for check in look(status)]
     return found or [fine(CLUSTER, "available and healthy, limited by nothing but its load")]
 
@@ -533,6 +533,19 @@ def _health(status: dict[str, Any]) -> Iterator[Check]:
     if data.get("healthy") is False:
         text = f"the data is not healthy: {data.get('description') or data.get('name')}"
         yield warning(CLUSTER, text, _LOOK, state=data.get("name"))
+
+
+def _regions(status: dict[str, Any]) -> Iterator[Check]:
+    cluster = status.get("cluster", {})
+    lag_s = cluster.get("datacenter_lag", {}).get("seconds", 0.0)
+    if lag_s > limits.REGION_LAG_S:
+        text = f"the remote region is {lag_s:.0f} s behind: a takeover has to wait for the rest, or loses it"
+        yield warning(CLUSTER, text, "Look at the network between the regions, and log_routers.", lag_s=lag_s)
+    # The recovery after a takeover ends when the other region has logs again; `full_replication` stays true.
+    recovery = cluster.get("recovery_state", {}).get("name")
+    if cluster.get("configuration", {}).get("usable_regions", 1) > 1 and recovery == "accepting_commits":
+        cure = "Bring it back, or drop it from the configuration before the disks of the logs fill."
+        yield warning(CLUSTER, "one region has no logs: all commits are kept for it", cure, recovery=recovery)
 
 
 def _limited(status: dict[str, Any]) -> Iterator[Check]:

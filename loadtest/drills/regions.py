@@ -25,8 +25,10 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import Session, Task, TaskQueue
-from fdbqueue.core import limits
 from fdbqueue.core.errors import NotTaken
+from fdbqueue.core.root_keys import RootKeys
+from fdbqueue.core.sessions.ending import deadline_of
+from fdbqueue.operate.checks import check_cluster, see_status
 from loadtest.drills.load import Load
 from loadtest.drills.servers import PATIENCE_S, Servers, wait_until
 from loadtest.ledger import Verdict
@@ -40,11 +42,8 @@ LONGEST_S = 900
 LAG_S = 2.0
 GOES_ON_ITEMS = 200
 ANSWERS_WITHIN_S = 0.5
-DEAD_DATA = "of the killed worker"
 DEAD_TTR_S = 20.0
 LIVING_TTR_S = 60.0
-# The last heartbeat of the killed worker may have been due: then its lease ends so much sooner.
-SOONEST_S = DEAD_TTR_S * (1 - 1 / limits.BEATS_PER_TTR) - 1.0
 # Others end an overdue session within a few seconds, and the machine may be slow.
 SWEPT_WITHIN_S = 15.0
 
@@ -70,8 +69,12 @@ class Report:
 
     puts_before: int
     first_commit_s: float
+    lease_due_s: float
+    """When the lease of the killed worker was over, by its last heartbeat."""
     lease_ended_s: float
     lease_kept: bool
+    warned: bool
+    """True if `doctor` told that a region was away."""
     returned_s: float | None
     silence_s: float
     unknown_results: int
@@ -80,12 +83,13 @@ class Report:
     @property
     def broken(self) -> list[str]:
         """The promises that do not hold."""
-        latest = max(DEAD_TTR_S, self.first_commit_s) + SWEPT_WITHIN_S
+        latest_s = max(self.lease_due_s, self.first_commit_s) + SWEPT_WITHIN_S
         promises = {
             "nothing is lost, and nothing comes twice": self.verdict.holds,
             "each call that puts has an answer": not self.verdict.doubtful,
-            "the lease of a killed worker ends in time": SOONEST_S <= self.lease_ended_s <= latest,
+            "the lease of a killed worker ends in time": self.lease_due_s <= self.lease_ended_s <= latest_s,
             "a living worker keeps its lease": self.lease_kept,
+            "the doctor tells that a region is away": self.warned,
         }
         return [promise for promise, holds in promises.items() if not holds]
 
@@ -96,9 +100,10 @@ class Report:
         yield "longest time without a confirmed put", f"{self.silence_s:.1f} s"
         yield (
             "lease of the killed worker ended",
-            f"{self.lease_ended_s:.1f} s; its ttr: {DEAD_TTR_S:.0f} s",
+            f"{self.lease_ended_s:.1f} s, and was due at {self.lease_due_s:.1f} s",
         )
         yield "lease of a living worker kept", "yes" if self.lease_kept else "no"
+        yield "doctor warns that a region is away", "yes" if self.warned else "no"
         if self.returned_s is not None:
             yield "primary region active again", f"{self.returned_s:.1f} s after its start"
         yield "puts confirmed", f"{verdict.produced:,}"
@@ -113,25 +118,31 @@ HOLD = "import sys; from loadtest.drills.regions import hold; hold(*sys.argv[1:]
 
 
 def hold(url: str, root: str) -> None:
-    """A worker, in a process of its own. It takes the task, tells so, and waits for its death."""
+    """A worker, in a process of its own. It takes the task, names its session, and waits for its death."""
     space = Subspace(rawPrefix=bytes.fromhex(root))
     with fdbqueue.open(url) as db:
         session = Session(db, ttr=DEAD_TTR_S, root=space)
-        task = TaskQueue.open(db, "held", root=space).take(db, PATIENCE_S, session=session)
-        print(task and task.data, flush=True)
+        if TaskQueue.open(db, "held", root=space).take(db, PATIENCE_S, session=session) is None:
+            raise TimeoutError("the worker takes no task")
+        print(session.id.hex(), flush=True)
         signal.pause()
 
 
 @contextmanager
-def dying_worker(url: str, root: Subspace) -> Iterator[Callable[[], None]]:
-    """A worker with a task. The function that is yielded kills it."""
-    command = [sys.executable, "-c", HOLD, url, root.key().hex()]
+def dying_worker(db: fdbqueue.Database, root: Subspace) -> Iterator[Callable[[], float]]:
+    """A worker with a task. The function that is yielded kills it; it returns the deadline of its lease."""
+    command = [sys.executable, "-c", HOLD, db.url, root.key().hex()]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as worker:
+
+        def kill() -> float:
+            worker.kill()
+            worker.wait()
+            return deadline_of(db[RootKeys(root).heartbeat(session)]) / 1e6
+
         try:
             assert worker.stdout is not None
-            if worker.stdout.readline().strip() != DEAD_DATA:
-                raise TimeoutError("the worker takes no task")
-            yield worker.kill
+            session = bytes.fromhex(worker.stdout.readline())
+            yield kill
         finally:
             worker.kill()
 
@@ -147,17 +158,18 @@ class Drill:
 
     def run(self, back: bool) -> Report:
         db, load, returned_s = self.load.db, self.load, None
-        self.held.put(db, DEAD_DATA)
+        self.held.put(db, "of the killed worker")
         self.kept.put(db, "of the living worker")
         living = Session(db, ttr=LIVING_TTR_S, root=load.root)
         with load:
             kept = self.kept.take(db, PATIENCE_S, session=living)
-            with dying_worker(f"fdb:{self.servers.cluster_file}", load.root) as kill_worker:
+            with dying_worker(db, load.root) as kill_worker:
                 self.goes_on()
-                killed = self.kill_primary(kill_worker)
+                killed, lease_due_s = self.kill_primary(kill_worker)
             first_commit_s = self.until_taken_over(killed)
             lease_kept = self.is_acked(kept, living)
             lease_ended_s = self.until_given_again() - killed
+            warned = any("one region has no logs" in check.text for check in check_cluster(see_status(db)))
             self.goes_on()
             if back:
                 returned_s = self.bring_back()
@@ -165,8 +177,10 @@ class Drill:
         return Report(
             puts_before=sum(moment < killed for moment in load.witness.times()),
             first_commit_s=first_commit_s,
+            lease_due_s=lease_due_s,
             lease_ended_s=lease_ended_s,
             lease_kept=lease_kept,
+            warned=warned,
             returned_s=returned_s,
             silence_s=load.silence(),
             unknown_results=db.counters.unknown,
@@ -177,21 +191,23 @@ class Drill:
         goal = self.load.progress() + GOES_ON_ITEMS
         wait_until(lambda: self.load.progress() >= goal, "the load stands still")
 
-    def kill_primary(self, kill_worker: Callable[[], None]) -> float:
-        """Kill the worker and the primary region, which the remote one lags behind; return the time."""
+    def kill_primary(self, kill_worker: Callable[[], float]) -> tuple[float, float]:
+        """Kill the worker and the primary region, which the remote one lags behind. Return the time, and how
+        much later the lease of the worker is due.
+        """
         for number in self.servers.of(REMOTE):
             self.servers.freeze(number)
         # Of these commits some are acks, and some are puts of what is not taken yet.
         time.sleep(self.lag_s / 2)
         self.load.taking.clear()
         time.sleep(self.lag_s / 2)
-        kill_worker()
+        deadline = kill_worker()
         for number in self.servers.of(PRIMARY):
             self.servers.kill(number)
-        killed = time.monotonic()
+        killed, due_s = time.monotonic(), deadline - time.time()
         for number in self.servers.of(REMOTE):
             self.servers.thaw(number)
-        return killed
+        return killed, due_s
 
     def until_taken_over(self, killed: float) -> float:
         """The time from the kill to the next confirmed put."""

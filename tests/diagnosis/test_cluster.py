@@ -55,6 +55,7 @@ def test_a_healthy_cluster_is_fine() -> None:
             Severity.WARNING,
             "No replicas",
         ),
+        ("cluster/datacenter_lag", {"seconds": 5.1, "versions": 5_100_000}, Severity.WARNING, "5 s behind"),
         (
             "cluster/qos/performance_limited_by",
             {"name": "storage_server_write_queue_size", "description": "A queue is long."},
@@ -84,6 +85,27 @@ def test_a_missing_field_is_no_trouble(status: dict[str, Any]) -> None:
     assert [check.severity for check in check_cluster(status)] == [Severity.FINE]
     assert check_clock(status, 0) == []
     assert check_knobs(status)[0].data["servers"] == []
+
+
+def test_a_region_that_is_ahead_or_alone_is_no_trouble() -> None:
+    """The lag of a healthy cluster is often below zero, and zero without a second region."""
+    lag = changed("cluster/datacenter_lag", {"seconds": -1.7, "versions": -1_698_697})
+    assert [check.severity for check in check_cluster(lag)] == [Severity.FINE]
+
+
+@pytest.mark.parametrize(
+    ("regions", "recovery", "severity"),
+    [
+        (2, "accepting_commits", Severity.WARNING),
+        (2, "fully_recovered", Severity.FINE),
+        (1, "accepting_commits", Severity.FINE),
+    ],
+)
+def test_a_region_without_logs_is_told(regions: int, recovery: str, severity: Severity) -> None:
+    """So it stays as long as the region is away. One region passes through this state in each recovery."""
+    configured = changed("cluster/configuration", {"usable_regions": regions})
+    (check,) = check_cluster(changed("cluster/recovery_state", {"name": recovery}, configured))
+    assert check.severity == severity
 
 
 def test_conflicts_below_the_commits_are_fine() -> None:

@@ -1,5 +1,6 @@
 """The judge of a drill finds forged losses, and a broken promise is told."""
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -11,6 +12,7 @@ import fdbqueue
 from loadtest.drills import regions
 from loadtest.drills.load import Witness
 from loadtest.ledger import Verdict, judge
+from tests.pages.blocks import ROOT, blocks_of
 
 ITEM = ("task", 7)
 
@@ -66,11 +68,27 @@ def test_a_put_without_an_answer_may_arrive_or_not(memory: fdbqueue.Database, de
     assert (verdict.doubtful, verdict.lost, verdict.unknown) == (1, 0, 0)
 
 
+def test_the_page_has_the_configuration_of_the_drill() -> None:
+    """But for the numbers of copies: the drill has few servers."""
+    blocks = blocks_of("", (ROOT / "docs/backup.md").read_text())
+    shown = json.loads(next(block.text for block in blocks if block.language == "json"))
+    drilled = regions.configuration(satellite=True)
+    primary, remote = drilled["regions"]
+    satellite = {"satellite_redundancy_mode": "one_satellite_double", "satellite_logs": 2}
+    assert shown == drilled | {"redundancy_mode": "double", "regions": [primary | satellite, remote]}
+
+
+def test_without_a_satellite_no_region_has_one() -> None:
+    assert "satellite" not in json.dumps(regions.configuration(satellite=False))
+
+
 SOUND = regions.Report(
     puts_before=100,
     first_commit_s=5.0,
+    lease_due_s=14.0,
     lease_ended_s=15.0,
     lease_kept=True,
+    warned=True,
     returned_s=None,
     silence_s=5.5,
     unknown_results=2,
@@ -89,9 +107,10 @@ def test_a_sound_run_breaks_no_promise() -> None:
         ({"verdict": Verdict(produced=200, consumed=201, twice=1)}, "nothing comes twice"),
         ({"verdict": Verdict()}, "nothing is lost"),
         ({"verdict": Verdict(produced=200, consumed=200, doubtful=1)}, "has an answer"),
-        ({"lease_ended_s": regions.SOONEST_S - 0.1}, "killed worker"),
-        ({"lease_ended_s": regions.DEAD_TTR_S + regions.SWEPT_WITHIN_S + 0.1}, "killed worker"),
+        ({"lease_ended_s": 13.9}, "killed worker"),
+        ({"lease_ended_s": 14.1 + regions.SWEPT_WITHIN_S}, "killed worker"),
         ({"lease_kept": False}, "living worker"),
+        ({"warned": False}, "doctor"),
     ],
 )
 def test_each_broken_promise_is_told(change: dict[str, Any], broken: str) -> None:
@@ -102,5 +121,5 @@ def test_each_broken_promise_is_told(change: dict[str, Any], broken: str) -> Non
 
 def test_a_long_takeover_delays_the_end_of_a_lease() -> None:
     """Without a database, no process can end it."""
-    late = regions.DEAD_TTR_S + regions.SWEPT_WITHIN_S + 30
+    late = 14.0 + regions.SWEPT_WITHIN_S + 30
     assert replace(SOUND, first_commit_s=late, lease_ended_s=late).broken == []
