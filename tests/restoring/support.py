@@ -69,10 +69,16 @@ def requests_of(db: Database, line: Line) -> int:
 
 
 def make_a_root(db: Database, root: Subspace) -> None:
-    """Tasks that are held under a limit, in the order of their keys; a named session; a schedule."""
+    """Tasks that are held under a limit, in the order of their keys; tasks with times; a named session; a
+    schedule.
+    """
     Limit.set(db, "slot", slots=1, root=root)
     orders = TaskQueue.create(db, "orders", "utube", limits=["slot"], root=root)
     TaskQueue.create(db, "waited", "fifo", root=root)
+    timed = TaskQueue.create(db, "timed", "fifottl", root=root)
+    timed.put(db, "delayed", delay=LONG_AGO_S / 2)
+    timed.put(db, "short-lived", ttl=LONG_AGO_S / 2)
+    timed.put(db, "still delayed", delay=2 * LONG_AGO_S)
     Schedule.create(db, "ticks", every=600, queue="waited", data="tick", root=root)
     Session(db, name="named", root=root)
     for data in ("first", "second"):
@@ -112,12 +118,19 @@ def require_working(db: Database, root: Subspace) -> None:
     assert [task.data for task in found] == ["new"]
     orders = TaskQueue.open(db, "orders", root=root)
     assert orders.put(db, "again", key="other", unique="one").existed
-    for data in ("first", "second", "unique"):
+    for data, attempts in (("first", 2), ("second", 1), ("unique", 1)):
         task = orders.take(db, PATIENCE_S)
         assert task is not None
-        assert task.data == data
+        assert (task.data, task.attempts) == (data, attempts)
         assert orders.take(db, 0) is None
         orders.ack(db, task)
+    timed = TaskQueue.open(db, "timed", root=root)
+    due = timed.take(db, PATIENCE_S)
+    assert due is not None
+    assert due.data == "delayed"
+    timed.ack(db, due)
+    assert timed.take(db, 0) is None
+    assert timed.statistics(db)["tasks"]["delayed"] == 1
     with Session(db, name="named", root=root) as named:
         assert not named.lost
     assert fdbqueue.verify(db, root=root).sound

@@ -13,9 +13,10 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue import Database, Queue, verify
+from fdbqueue import Database, Queue, TaskQueue, verify
 from fdbqueue.core import limits
 from fdbqueue.core.database import run
+from fdbqueue.core.errors import QueueDropped
 from fdbqueue.core.line.decision import Ticket
 from fdbqueue.core.line.staging import DEADLINE_US, Line
 from tests.conftest import open_engine
@@ -104,3 +105,35 @@ def test_a_restored_root_keeps_working(
         with waiting_for("waited", source, space):
             restore(source, target, space.key())
     require_working(target, space)
+
+
+def test_a_restored_root_is_as_it_was_at_the_backup(db: Database, space: Subspace, target: Database) -> None:
+    """A task that was acked since then runs again."""
+    jobs = TaskQueue.create(db, "jobs", root=space)
+    jobs.put(db, "x")
+    restore(db, target, space.key())
+    task = jobs.take(db, 0)
+    assert task is not None
+    jobs.ack(db, task)
+    again = TaskQueue.open(target, "jobs", root=space).take(target, 0)
+    assert again is not None
+    assert (again.data, again.attempts) == ("x", 1)
+
+
+def test_a_process_that_stayed_connected_has_to_start_again(
+    db: Database, space: Subspace, tmp_path: Path
+) -> None:
+    """Its handle is refused, and writes into no other queue that has the same number."""
+    url = f"embedded:{tmp_path / 'target'}"
+    TaskQueue.create(db, "restored", root=space)
+    with fdbqueue.open(url) as target:
+        stale = TaskQueue.create(target, "replaced", root=space)
+        stale.put(target, "of before")
+        target.clear_range_startswith(space.key())
+        restore(db, target, space.key())
+        with pytest.raises(QueueDropped):
+            stale.put(target, "of after")
+    with fdbqueue.open(url) as target:
+        restored = TaskQueue.open(target, "restored", root=space)
+        restored.put(target, "of after")
+        assert restored.statistics(target)["tasks"]["total"] == 1
