@@ -23,7 +23,8 @@ import sys
 import weakref
 from collections.abc import Callable, Hashable
 from itertools import count
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self, SupportsIndex, TypeGuard, TypeVar
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, Self, SupportsIndex, TypeGuard, TypeVar
 from weakref import WeakValueDictionary
 
 from fdbqueue.core import limits, observing
@@ -176,6 +177,23 @@ class Services:
 
 T = TypeVar("T")
 
+Pace = Literal["call", "renewal", "upkeep", "look", "background"]
+
+
+class Attempts(Protocol):
+    """The attempts of one call: `begin` comes before each, and sets its options."""
+
+    def begin(self, tr: Transaction) -> None: ...
+
+
+class Manner(Protocol):
+    """How the transactions of a database are made, if they are no plain ones (core/pace.py)."""
+
+    def attempts(
+        self, database: "Database", retry_limit: int | None = None, timeout_s: float | None = None
+    ) -> Attempts: ...
+
+
 _log = logger("fdbqueue")
 
 # Errors of a cluster that did not answer, answered too late, is in recovery, or takes no more at present.
@@ -189,6 +207,9 @@ _AWAY = (
 
 _NOT_COMMITTED, _UNKNOWN_RESULT = 1020, 1021
 
+_PACED = "fdbqueue.core.pace:paced"
+"""A name, imported at its first use: calls without options on an engine that never starves do without."""
+
 S = TypeVar("S", bound=Service)
 
 
@@ -199,7 +220,7 @@ class Database(Handle):
     """
 
     # All state is in `__dict__`, which a lent database shares; a slot is of one object.
-    __slots__ = ("__dict__", "_is_lent")
+    __slots__ = ("__dict__", "_is_lent", "manner")
 
     def __init__(
         self,
@@ -210,6 +231,10 @@ class Database(Handle):
     ) -> None:
         """Use fdbqueue.open()."""
         self._is_lent = False
+        self.manner: Manner | None = None
+        """How calls given this object make their transactions; None for plain ones."""
+        self.wishes: Any = None
+        """The options of transactions that its user has given."""
         self.engine = engine
         self.session_ttr_s = session_ttr_s
         """The ttr of sessions that are opened without a ttr, such as this process's own session."""
@@ -248,7 +273,7 @@ class Database(Handle):
             with self._lock:
                 found = self._services.find(key)
                 if found is None:
-                    found = make(self)
+                    found = make(self if self.manner is None else self.at("call"))
                     self._services.add(key, found)
         return found  # type: ignore[no-any-return]  # the key determines the type
 
@@ -283,8 +308,16 @@ class Database(Handle):
         """This database, for code that did not open it: to close it does nothing there."""
         lent = object.__new__(type(self))
         lent._is_lent = True
+        lent.manner = self.manner
         lent.__dict__ = self.__dict__
         return lent
+
+    def at(self, pace: "Pace") -> Self:
+        """This database, for work of one kind, which has a priority of its own (core/pace.py)."""
+        if self.wishes is None and not getattr(self.engine, "starves", True):
+            return self
+        paced: Self = resolve_name(_PACED)(self, pace)
+        return paced
 
     @property
     def is_lent(self) -> bool:
@@ -384,6 +417,11 @@ def is_transaction(target: object) -> TypeGuard[Transaction]:
 def _require_blocking(target: object) -> None:
     if isinstance(target, Awaited):
         raise WrongFace(got=type(target).__name__)
+
+
+def at_pace(target: DatabaseOrTransaction, pace: Pace) -> DatabaseOrTransaction:
+    """The database for work of one kind; a transaction stays as its caller has made it."""
+    return target if is_transaction(target) else as_database(target).at(pace)
 
 
 def is_database(target: object) -> bool:
@@ -504,10 +542,14 @@ def run(
     if is_transaction(target):
         return body(target)
     database = as_database(target)
-    transaction = database.create_transaction()
-    limit_attempts(transaction.options, retry_limit, timeout_s)
+    transaction, manner = database.create_transaction(), database.manner
+    attempts = None if manner is None else manner.attempts(database, retry_limit, timeout_s)
+    if attempts is None:
+        limit_attempts(transaction.options, retry_limit, timeout_s)
     while True:
         try:
+            if attempts is not None:
+                attempts.begin(transaction)
             result = body(transaction)
             transaction.commit().wait()
             database.counters.commits += 1

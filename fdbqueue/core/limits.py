@@ -112,6 +112,11 @@ STOP_LOOK_S = 0.05
 RECEIPT_STALE_S = 86_400.0
 RECEIPTS_SWEPT_MAX = 100
 CLOSE_TIMEOUT_S = 5.0
+# The longest waits for a read version at batch priority (core/pace.py): of upkeep and looks, and of work that
+# may be late. An idle cluster gives one within milliseconds.
+BATCH_PATIENCE_S, BACKGROUND_PATIENCE_S = 0.5, 5.0
+# Tags of one transaction; FoundationDB's bounds.
+TAGS_MAX, TAG_BYTES_MAX = 5, 16
 # A cancelled call of fdbqueue.aio that cannot end its transaction finishes alone after this time.
 CANCEL_PATIENCE_S = 5.0
 # The client library connects anew each second to servers of another release.

@@ -287,6 +287,10 @@ class Counters:
     """Sleeps in a line that a watch has ended, not the clock."""
     commits: int = 0
     """Transactions that have committed, also those that wrote nothing."""
+    batch: int = 0
+    """Attempts of transactions that have begun at batch priority."""
+    fallbacks: int = 0
+    """Those among them that went on at default priority, as the cluster gave them no read version."""
 
     def note_error(self, code: int) -> None:
         self.retries += 1

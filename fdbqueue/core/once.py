@@ -212,7 +212,7 @@ class _Call(Struct, eq=False):
     def run_short(self, short: Short) -> Any:
         """Run the first attempt in a direct transaction, if it may: it meets no conflict, so is the last."""
         run_directly, failure = getattr(self._database.engine, "run_directly", None), None
-        if short.resting or run_directly is None:
+        if short.resting or run_directly is None or self._database.manner is not None:
             short.resting = max(0, short.resting - 1)
             return self.run()
         try:
@@ -230,11 +230,14 @@ class _Call(Struct, eq=False):
 
     def run(self, failure: Any = None) -> Any:
         """Run attempts until one has committed. `failure`: the error of one before."""
-        tr = self._database.create_transaction()
+        tr, manner = self._database.create_transaction(), self._database.manner
+        attempts = None if manner is None else manner.attempts(self._database)
         if failure is not None:
             tr.on_error(failure).wait()
         while True:
             try:
+                if attempts is not None:
+                    attempts.begin(tr)
                 known = self._committed_before_all(tr) if self._unsure else None
                 if known is not None:
                     return self._kept(known[0])

@@ -437,6 +437,8 @@ _NO_WRITES, _NO_READS = writes.WriteBuffer(), KeySet()
 class Database(OpenStore):
     """The database of one directory. Each call on it is one transaction, retried until it commits."""
 
+    starves = False
+    """True if transactions of batch priority may wait for their read version."""
     _closed = False
     _has_options = False  # then a direct transaction could not keep to them
 

@@ -127,7 +127,7 @@ def dry_steps(reading: Reading, target: Target) -> Iterator[Step]:
 
 class Import:
     def __init__(self, database: Database, keys: ProgressKeys, reading: Reading, target: Target) -> None:
-        self._database = database
+        self._database = database = database.at("background")
         self._keys = keys
         self._reading = reading
         self._target = target

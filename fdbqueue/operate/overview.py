@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from fdbqueue.core import limits
 from fdbqueue.core.arguments import checked_count, checked_whole, writable
-from fdbqueue.core.database import Handle, as_database, is_transaction, run
+from fdbqueue.core.database import Handle, as_database, at_pace, is_transaction, run
 from fdbqueue.core.registry import Registry, checked_name
 from fdbqueue.core.root_keys import DEFAULT_ROOT
 from fdbqueue.core.runtime import Runtime
@@ -87,6 +87,7 @@ class Overview(Handle):
             limits.FIGURES_QUEUES queues.
         """
         runtime = as_database(tr.db if is_transaction(tr) else tr).runtime
+        tr = at_pace(tr, "look")
         parts = [run(tr, partial(self._part, runtime, None, self._limit, None))]
         left = self._limit - len(parts[0].queues)
         while left > 0 and (begin := parts[-1].next) is not None:

@@ -11,7 +11,7 @@ import msgspec
 
 from fdbqueue.core import limits
 from fdbqueue.core.arguments import checked_count, checked_payload, checked_positive, checked_stop
-from fdbqueue.core.database import as_database, is_transaction
+from fdbqueue.core.database import as_database, at_pace, is_transaction
 from fdbqueue.core.page import Page, checked_limit, no_place, place_bytes, place_text, within_bytes
 from fdbqueue.core.registry import Registry, checked_name
 from fdbqueue.core.root_keys import DEFAULT_ROOT
@@ -227,8 +227,9 @@ class DeadLetters(TaskHandle, KeepsAside):
         if is_transaction(tr):
             self._see_all(tr, partial(require_few, under=partial(buried_under, error=matching.error)))
         kicked, after = self.kick_some(tr, error=error, text=text)
+        later = tr if after is None else at_pace(tr, "background")
         while after is not None:
-            more, after = self.kick_some(tr, error=error, text=text, after=after)
+            more, after = self.kick_some(later, error=error, text=text, after=after)
             kicked += more
         return kicked
 
@@ -309,7 +310,7 @@ class DeadLetters(TaskHandle, KeepsAside):
         checked_stop(stop, database)
         with database.waiter(stop) as waiter:
             while True:
-                done = self.step_redrive(database)
+                done = self.step_redrive(database.at("background"))
                 if done.redrive.state != RedriveState.RUNNING:
                     return done.redrive
                 waiter.pause(min(done.wait_s, limits.REDRIVE_LOOK_S))

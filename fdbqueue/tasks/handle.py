@@ -34,7 +34,7 @@ from fdbqueue.core.arguments import (
 )
 from fdbqueue.core.binding import may_be_lost
 from fdbqueue.core.codec import AbsentCodec, encoded_each
-from fdbqueue.core.database import Database, Handle, as_database, is_database, is_transaction, run
+from fdbqueue.core.database import Database, Handle, as_database, at_pace, is_database, is_transaction, run
 from fdbqueue.core.errors import InvalidArgument, UnsupportedOption
 from fdbqueue.core.observing import Call
 from fdbqueue.core.once import run_in
@@ -570,7 +570,7 @@ class Taking(TaskHandle):
         few = checked_items("tasks", tasks)
         require_verb_batch(len(few))
         targets = [self._target(tr, task, None) for task in few]
-        return run(tr, partial(self._renew, targets=targets, alone=is_database(tr)))
+        return run(at_pace(tr, "renewal"), partial(self._renew, targets=targets, alone=is_database(tr)))
 
     def _renew(self, tr: Transaction, targets: Sequence[Target], alone: bool) -> Renewed:
         leases = self._calls(tr).parts.each(writable(tr), targets, verbs.renew)

@@ -24,7 +24,7 @@ from msgspec.structs import replace
 
 from fdbqueue.core import limits
 from fdbqueue.core.arguments import checked_count
-from fdbqueue.core.database import Database, as_database, is_transaction, run
+from fdbqueue.core.database import Database, as_database, at_pace, is_transaction, run
 from fdbqueue.core.errors import DefinitionUnreadable, FdbQueueError, InvalidArgument
 from fdbqueue.core.logger import logger
 from fdbqueue.core.page import Page, no_place, place_bytes, place_text, within_bytes
@@ -430,7 +430,7 @@ def sweep_a_batch(database: Database, parts: Parts) -> None:
     payload are left to the next sweep. The keeper of a process with a session reports them.
     """
     with suppress(FdbQueueError, *engine_errors()):
-        run(database, parts.tidy, retry_limit=0, timeout_s=limits.CLOSE_TIMEOUT_S)
+        run(database.at("upkeep"), parts.tidy, retry_limit=0, timeout_s=limits.CLOSE_TIMEOUT_S)
 
 
 def _due(change: Change, timers: Range) -> int:
@@ -454,7 +454,7 @@ def statistics(db: DatabaseOrTransaction, *, root: Any = DEFAULT_ROOT) -> dict[s
     registry = Registry(root)
     known = [found for found in _definitions(db, registry) if is_kind(found.kind)]
     shapes = [shape for found in known if (shape := _shape_of(db, registry, found)) is not None]
-    return {shape.name: _statistics_of(db, shape) for shape in shapes}
+    return {shape.name: _statistics_of(at_pace(db, "look"), shape) for shape in shapes}
 
 
 def _shape_of(target: DatabaseOrTransaction, registry: Registry, definition: Definition) -> Shape | None:

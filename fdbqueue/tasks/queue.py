@@ -19,7 +19,7 @@ from fdbqueue.core.arguments import (
     checked_function,
     checked_whole,
 )
-from fdbqueue.core.database import Grant, is_transaction, run
+from fdbqueue.core.database import Grant, at_pace, is_transaction, run
 from fdbqueue.core.partitions import checked_partitions
 from fdbqueue.core.registry import Definition, Registry
 from fdbqueue.core.root_keys import DEFAULT_ROOT
@@ -313,6 +313,7 @@ class TaskQueue(Looks, Leaving, Putting, KeepsAside):
             kicked += more
             if looked < batch:
                 break
+            tr = at_pace(tr, "background")
         return kicked
 
     def change(
@@ -470,7 +471,7 @@ class TaskQueue(Looks, Leaving, Putting, KeepsAside):
         altered = self._once(tr, "alter", lambda change: late.altering.alter(change, asked, by))
         if not is_transaction(tr):
             altering = late.altering.Altering(self._calls(tr).parts)
-            while run(tr, altering.step):
+            while run(at_pace(tr, "upkeep"), altering.step):
                 pass
         return altered
 

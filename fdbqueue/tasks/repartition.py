@@ -14,7 +14,7 @@ Any process that uses the queue takes the steps in its keeper. Each step can be 
 from collections.abc import Callable, Mapping
 
 from fdbqueue.core import limits
-from fdbqueue.core.database import conflict_in, is_transaction, run, runtime_of
+from fdbqueue.core.database import at_pace, conflict_in, is_transaction, run, runtime_of
 from fdbqueue.core.errors import RepartitionUnderWay, UnsupportedOption
 from fdbqueue.core.line.wide import ask_first, is_unused
 from fdbqueue.core.partitions import Plan, Repartition, begun, ended, home_of, plan_of, store
@@ -70,7 +70,7 @@ def repartition(
     before = was if plan is None else plan.before or was
     if not is_transaction(target):
         settling = Settling(parts, monotonic)
-        while run(target, settling.step):
+        while run(at_pace(target, "upkeep"), settling.step):
             pass
         plan = parts.plan  # as the last step has found it
     return Repartition(before, count, is_finished=plan is None or not plan.before)

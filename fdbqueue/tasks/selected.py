@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from fdbqueue.core import limits
 from fdbqueue.core.arguments import checked_count, checked_seconds, checked_text, too_many
-from fdbqueue.core.database import Database, is_transaction
+from fdbqueue.core.database import Database, at_pace, is_transaction
 from fdbqueue.core.errors import InvalidArgument, WrongType
 from fdbqueue.core.page import place_bytes, place_text, within_bytes
 from fdbqueue.core.registry import checked_name
@@ -471,8 +471,8 @@ def changed(
 ) -> ChangedTasks:
     """Run steps up to the end, or until `look` tasks have been looked at."""
     database, name = queue._of(target), selection.edit.verb or "change"
-    run = partial(queue._see_all, target) if dry_run else partial(queue._once_in_all, target, name)
     while True:
+        run = partial(queue._see_all, target) if dry_run else partial(queue._once_in_all, target, name)
         left = limits.LOOKED_THROUGH if look is None else look - so_far.looked_at
         step = partial(Step, selection, database, so_far, min(left, limits.LOOKED_THROUGH))
         alone = not is_transaction(target)
@@ -483,6 +483,7 @@ def changed(
             told(so_far)
         if so_far.after is None or so_far.looked_at == look:
             return so_far
+        target = at_pace(target, "background")
 
 
 def _run(run: Callable[[Step], ChangedTasks], step: Step) -> ChangedTasks:

@@ -343,7 +343,7 @@ class QueueCollector:
         database = self._database
         began = database.runtime.monotonic()
         try:
-            found = run(database, self._overview.figures, timeout_s=limits.LOOK_TIMEOUT_S)
+            found = run(database.at("look"), self._overview.figures, timeout_s=limits.LOOK_TIMEOUT_S)
         except failures() as error:
             database.troubles.met(_log, "the queues could not be looked at", error)
             return [up(False)]

@@ -352,7 +352,7 @@ class Export:
 
         Raises: InvalidArgument.
         """
-        self.database = database
+        self.database = database.at("background")
         self.registry = registry
         self._names = sorted({checked_name(name) for name in names})
         self.in_use = in_use

@@ -281,7 +281,7 @@ class Import:
         for name in names:
             if name not in file.queues:
                 raise QueueNotFound(name=name)
-        self._database = database
+        self._database = database.at("background")
         self._registry = registry
         self._file = file
         self._names = frozenset(names or file.queues)

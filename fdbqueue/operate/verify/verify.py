@@ -357,7 +357,7 @@ def verify(
     Round trips: 1 for each slice of limits.SLICE_KEYS_MAX keys, and 1 more for each transaction of
     limits.SLICES_TOGETHER slices; 1 more for keys that lie apart, and for a doubt; 1 for each counter.
     """
-    verifier = Verifier(as_database(db), Registry(root), mend)
+    verifier = Verifier(as_database(db).at("background"), Registry(root), mend)
     try:
         if queue is None:
             verifier.all()

@@ -1,0 +1,186 @@
+"""Pace: the priority of transactions in a cluster, and the options that a user gives a database.
+
+A cluster under load holds back transactions of batch priority first, up to all of them. It does so where a
+transaction gets its read version, which it may refuse (1051) or not answer. So work that no caller waits for
+asks for its read version before anything else, and waits for it with patience: after `BATCH_PATIENCE_S` or
+`BACKGROUND_PATIENCE_S` the same attempt begins again at default priority. Its body has not run by then, so
+nothing happens twice. Such work goes on while batch priority starves, by one transaction for each wait.
+
+Priority and tags end with each attempt: neither `on_error` nor `reset` keeps them. So each attempt sets them.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from fdbqueue.core import limits
+from fdbqueue.core.arguments import checked_timeout, checked_whole
+from fdbqueue.core.database import Database, limit_attempts
+from fdbqueue.core.errors import InvalidArgument
+from fdbqueue.core.seam import Transaction
+
+D = TypeVar("D", bound=Database)
+
+DEFAULT, BATCH = "default", "batch"
+
+
+class Wishes(NamedTuple):
+    """Options of the transactions of one database, as its user gives them."""
+
+    tags: tuple[str, ...] = ()
+    priority: str | None = None
+    """None: background work has batch priority, and calls have the default one."""
+    timeout_s: float | None = None
+    retry_limit: int | None = None
+
+
+def wishes_of(tags: Any, priority: Any, timeout_s: Any, retry_limit: Any) -> Wishes | None:
+    """The checked options; None if there are none. Raises: InvalidArgument."""
+    if timeout_s is not None:
+        timeout_s = checked_timeout(timeout_s, "transaction_timeout_s")
+        if not timeout_s:
+            raise InvalidArgument(name="transaction_timeout_s", wanted="None, or above 0", got=timeout_s)
+    if retry_limit is not None:
+        retry_limit = checked_whole("transaction_retry_limit", retry_limit, 0)
+    if priority not in (None, DEFAULT, BATCH):
+        raise InvalidArgument(name="priority", wanted="None, 'default' or 'batch'", got=priority)
+    found = Wishes(_checked_tags(tags), priority, timeout_s, retry_limit)
+    return None if found == Wishes() else found
+
+
+def _checked_tags(tags: Any) -> tuple[str, ...]:
+    most, length = limits.TAGS_MAX, limits.TAG_BYTES_MAX
+    wanted = f"at most {most} texts of 1 to {length} bytes"
+    if not isinstance(tags, Sequence) or isinstance(tags, str | bytes) or len(tags) > most:
+        raise InvalidArgument(name="tags", wanted=wanted, got=tags)
+    for tag in tags:
+        if not isinstance(tag, str) or not tag.isprintable() or not 1 <= len(tag.encode()) <= length:
+            raise InvalidArgument(name="tags", wanted=wanted, got=tags)
+    return tuple(tags)
+
+
+class _Kind(NamedTuple):
+    """Of one kind of work."""
+
+    patience_s: float
+    """The longest wait for a read version at batch priority."""
+    is_limited: bool
+    """True if the options of the user hold at default priority, too, and its limits at all."""
+
+
+UPKEEP = _Kind(limits.BATCH_PATIENCE_S, False)
+LOOK = _Kind(limits.BATCH_PATIENCE_S, True)
+BACKGROUND = _Kind(limits.BACKGROUND_PATIENCE_S, True)
+_KINDS = {"upkeep": UPKEEP, "look": LOOK, "background": BACKGROUND}
+
+
+class Manner(NamedTuple):
+    """How the transactions of a database are made."""
+
+    wishes: Wishes
+    is_batch: bool
+    patience_s: float | None
+    """None: for ever."""
+    is_limited: bool
+
+    def attempts(
+        self, database: Database, retry_limit: int | None = None, timeout_s: float | None = None
+    ) -> "Attempts":
+        """The attempts of one call, with the limits of that call."""
+        return Attempts(database, self, retry_limit, timeout_s)
+
+
+def manner_of(wishes: Wishes | None, name: str) -> Manner | None:
+    """The manner of one kind of work, as Database.at names it; None for plain transactions.
+
+    A renewal of leases has no options at all, or a throttled tag would end leases.
+    """
+    if name == "renewal" or (name == "call" and wishes is None):
+        return None
+    wishes = wishes or Wishes()
+    if name == "call":
+        return Manner(wishes, wishes.priority == BATCH, None, True)
+    kind = _KINDS[name]
+    patience_s = None if kind.is_limited and wishes.priority == BATCH else kind.patience_s
+    is_batch = wishes.priority != DEFAULT
+    if not is_batch and not kind.is_limited:
+        return None
+    return Manner(wishes, is_batch, patience_s, kind.is_limited)
+
+
+def paced(database: D, name: str) -> D:
+    twin = database.lent()
+    twin.manner = manner_of(database.wishes, name)
+    return twin
+
+
+def with_wishes(database: Database, wishes: Wishes | None) -> None:
+    """Let the transactions of a fresh database have these options."""
+    database.wishes = wishes
+    database.manner = manner_of(wishes, "call")
+
+
+class Attempts:
+    """The attempts of one call: `begin` comes before each."""
+
+    def __init__(
+        self, database: Database, manner: Manner, retry_limit: int | None, timeout_s: float | None
+    ) -> None:
+        self._database = database
+        self._manner = manner
+        self._is_batch = manner.is_batch
+        self._retry_limit, self._timeout_s = retry_limit, timeout_s
+        if manner.is_limited:
+            self._retry_limit = _smaller(retry_limit, manner.wishes.retry_limit)
+            self._timeout_s = _smaller(timeout_s, manner.wishes.timeout_s)
+        self._until: float | None = None
+        self._has_begun = False
+
+    def begin(self, tr: Transaction) -> None:
+        """Set the options of an attempt. At batch priority, wait for its read version, but not for ever.
+
+        Raises: FDBError, as a read does; the retry loop meets it like that of the body.
+        """
+        if not self._has_begun:
+            self._has_begun = True
+            self._limit(tr)
+        if self._is_batch and not self._is_let_in(tr):
+            self._is_batch = False
+            self._database.counters.fallbacks += 1
+            tr.reset()  # also forgets the request for a read version
+            self._limit(tr)
+        if not self._is_batch and self._manner.is_limited:
+            self._tag(tr)
+
+    def _limit(self, tr: Transaction) -> None:
+        limit_attempts(tr.options, self._retry_limit, self._timeout_s)
+
+    def _is_let_in(self, tr: Transaction) -> bool:
+        """Ask for a read version at batch priority. False if none comes in time."""
+        self._tag(tr)
+        tr.options.set_priority_batch()
+        self._database.counters.batch += 1
+        if self._manner.patience_s is None:
+            return True
+        runtime = self._database.runtime
+        if self._until is None:
+            self._until = runtime.monotonic() + self._manner.patience_s
+        left_s = self._until - runtime.monotonic()
+        if left_s <= 0:
+            return False
+        version = tr.get_read_version()
+        if not runtime.wait_any([version], left_s):
+            return False
+        version.wait()
+        self._until = None  # a conflict may follow, and is no lack of a read version
+        return True
+
+    def _tag(self, tr: Transaction) -> None:
+        for tag in self._manner.wishes.tags:
+            tr.options.set_auto_throttle_tag(tag)
+
+
+N = TypeVar("N", int, float)
+
+
+def _smaller(one: N | None, other: N | None) -> N | None:
+    return min(one, other) if one is not None and other is not None else other if one is None else one

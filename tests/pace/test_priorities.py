@@ -1,0 +1,223 @@
+"""Work that no caller waits for has batch priority; while that starves, it goes on at default priority."""
+
+from pathlib import Path
+
+import pytest
+
+import fdbqueue
+from fdbqueue.core import limits
+from fdbqueue.core.database import run
+from fdbqueue.core.once import run_once
+from fdbqueue.core.registry import Registry
+from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue.core.sessions.keeper import keeper_of
+from fdbqueue.integrations.prometheus.collector import QueueCollector
+from fdbqueue.operate.exports.exporting import Export
+from fdbqueue.operate.exports.file import FinishedFile
+from fdbqueue.operate.exports.importing import Import
+from fdbqueue.operate.overview import Overview
+from fdbqueue.operate.verify.verify import verify
+from tests.pace.support import opened
+from tests.support import COMMIT_UNKNOWN, NOT_COMMITTED
+
+KEYS = RootKeys(DEFAULT_ROOT)
+
+
+def priorities(seen) -> list[str]:
+    """Each priority that follows another one."""
+    found = [one.priority for one in seen]
+    return [name for at, name in enumerate(found) if not at or found[at - 1] != name]
+
+
+@pytest.fixture
+def queue(pdb):
+    return fdbqueue.TaskQueue.create(pdb, "jobs", kind="fifottl")
+
+
+@pytest.fixture
+def few_at_once(monkeypatch):
+    monkeypatch.setattr(limits, "VERB_BATCH", 2)
+
+
+def buried(queue, db, count: int) -> None:
+    for number in range(count):
+        queue.put(db, number)
+        queue.bury(db, queue.take(db, timeout=0))
+
+
+# Which call has which priority.
+
+
+def test_calls_that_a_caller_waits_for_have_default_priority(pdb, cluster, queue):
+    with cluster.watched() as seen:
+        queue.put(pdb, "x")
+        queue.ack(pdb, queue.take(pdb, timeout=0))
+        queue.kick(pdb, 10)
+    assert priorities(seen) == ["default"]
+
+
+def test_a_verification_has_batch_priority(pdb, cluster, queue):
+    queue.put(pdb, "x")
+    with cluster.watched() as seen:
+        assert not verify(pdb).findings
+    assert priorities(seen) == ["batch"]
+
+
+def test_an_export_and_an_import_have_batch_priority(pdb, cluster, queue, tmp_path: Path):
+    queue.put(pdb, "x")
+    queue.pause(pdb)
+    file = tmp_path / "jobs.export"
+    with cluster.watched() as seen:
+        list(Export(pdb, Registry(DEFAULT_ROOT), ["jobs"]).run(file))
+    assert priorities(seen) == ["batch"]
+    queue.drop(pdb)
+    with FinishedFile(file) as finished, cluster.watched() as seen:
+        list(Import(pdb, Registry(DEFAULT_ROOT), finished).run())
+    assert priorities(seen) == ["batch"]
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        pytest.param(lambda db: Overview().figures(db), id="overview"),
+        pytest.param(lambda db: QueueCollector(db).collect(), id="metrics"),
+    ],
+)
+def test_a_look_at_all_queues_has_batch_priority(look, pdb, cluster):
+    with cluster.watched() as seen:
+        look(pdb)
+    assert priorities(seen) == ["batch"]
+
+
+def test_sweeps_and_ends_of_dead_sessions_have_batch_priority(pdb, cluster, queue):
+    queue.put(pdb, "x", delay=1000)
+    with fdbqueue.Session(pdb):
+        keeper = keeper_of(pdb, KEYS)
+        keeper.tick()  # the first one imports the chores
+        with cluster.watched() as seen:
+            keeper.tick()
+        assert priorities(seen) == ["batch"]
+
+
+def test_a_heartbeat_has_default_priority(pdb, cluster):
+    with fdbqueue.Session(pdb) as session, cluster.watched() as seen:
+        session.beat()
+    assert priorities(seen) == ["default"]
+
+
+def test_a_bulk_change_has_batch_priority_behind_its_first_step(pdb, cluster, queue, monkeypatch):
+    monkeypatch.setattr(limits, "LOOKED_THROUGH", 2)
+    queue.put_many(pdb, list(range(5)))
+    with cluster.watched() as seen:
+        queue.change(pdb, {"state": "ready"}, {"pri": 3})
+    assert priorities(seen) == ["default", "batch"]
+
+
+@pytest.mark.usefixtures("few_at_once")
+def test_a_kick_of_many_has_batch_priority_behind_its_first_step(pdb, cluster, queue):
+    buried(queue, pdb, 3)
+    with cluster.watched() as seen:
+        assert queue.kick(pdb, 3) == 3
+    assert priorities(seen) == ["default", "batch"]
+
+
+@pytest.mark.usefixtures("few_at_once")
+def test_a_kick_by_class_has_batch_priority_behind_its_first_step(pdb, cluster, queue):
+    buried(queue, pdb, 3)
+    with cluster.watched() as seen:
+        assert fdbqueue.DeadLetters.open(pdb, "jobs").kick_matching(pdb) == 3
+    assert priorities(seen) == ["default", "batch"]
+
+
+def test_a_redrive_has_batch_priority(pdb, cluster, queue):
+    buried(queue, pdb, 3)
+    dead = fdbqueue.DeadLetters.open(pdb, "jobs")
+    dead.begin_redrive(pdb)
+    with cluster.watched() as seen:
+        assert dead.run_redrive(pdb).moved == 3
+    assert priorities(seen) == ["batch"]
+
+
+def test_partitions_move_at_batch_priority(pdb, cluster, queue):
+    queue.put_many(pdb, list(range(5)))
+    with cluster.watched() as seen:
+        queue.repartition(pdb, 2)
+    assert priorities(seen) == ["default", "batch"]
+
+
+def test_a_transaction_of_the_caller_gets_no_option(pdb, queue):
+    tr = pdb.create_transaction()
+    Overview().figures(tr)
+    queue.renew(tr, [])
+    assert tr._given == []
+
+
+# A cluster that starves batch priority.
+
+
+def test_work_goes_on_at_default_priority_after_its_patience(pdb, cluster, runtime):
+    cluster.is_squeezed = True
+    with cluster.watched() as seen:
+        Overview().figures(pdb)
+    assert [one.priority for one in seen] == ["default"]
+    assert runtime.waited_s == pytest.approx(limits.BATCH_PATIENCE_S, abs=0.1)
+    assert (pdb.counters.batch, pdb.counters.fallbacks) == (1, 1)
+
+
+def test_the_body_of_a_starved_attempt_runs_once(pdb, cluster):
+    cluster.is_squeezed, runs = True, []
+    run_once(pdb.at("upkeep"), KEYS, lambda tr: runs.append(tr.add(b"count", b"\x01")))
+    assert (len(runs), pdb[b"count"]) == (1, b"\x01")
+
+
+def test_refused_requests_are_repeated_and_then_have_default_priority(pdb, cluster, runtime):
+    """The cluster may also refuse each request at once (1051)."""
+    cluster.refusals = 3
+    with cluster.watched() as seen:
+        run(pdb.at("background"), lambda tr: tr.get(b"x").wait())
+    assert ([one.priority for one in seen], pdb.counters.fallbacks) == (["batch"], 0)
+    cluster.refusals, runtime.aging_s = 1000, limits.BACKGROUND_PATIENCE_S / 3
+    with cluster.watched() as seen:
+        run(pdb.at("background"), lambda tr: tr.get(b"x").wait())
+    assert ([one.priority for one in seen], pdb.counters.fallbacks) == (["default"], 1)
+
+
+def test_conflicts_use_up_no_patience(pdb, cluster, runtime):
+    cluster.failures, runtime.aging_s = [NOT_COMMITTED] * 5, limits.BACKGROUND_PATIENCE_S / 3
+    with cluster.watched() as seen:
+        run(pdb.at("background"), lambda tr: tr.set(b"x", b""))
+    assert ([one.priority for one in seen], pdb.counters.fallbacks) == (["batch"] * 6, 0)
+
+
+def test_a_retry_after_an_unknown_result_keeps_the_effect_to_one(pdb, cluster):
+    """Also if the cluster starves the retry, which is a fresh attempt of the same transaction."""
+    cluster.unknown_done = 1
+
+    def body(tr):
+        tr.add(b"count", b"\x01")
+        cluster.is_squeezed = True
+
+    run_once(pdb.at("upkeep"), KEYS, body)
+    assert (pdb[b"count"], pdb.counters.unknown, pdb.counters.fallbacks) == (b"\x01", 1, 1)
+
+
+def test_each_retry_has_its_options_again(pdb, cluster):
+    cluster.failures = [COMMIT_UNKNOWN, NOT_COMMITTED]
+    with cluster.watched() as seen:
+        run(pdb.at("upkeep"), lambda tr: tr.set(b"x", b""))
+    assert [one.priority for one in seen] == ["batch"] * 3
+
+
+def test_a_service_that_background_work_makes_serves_calls_as_well(pdb, cluster):
+    """A service is made once for all: it must not keep the priority of its first user."""
+    queue = fdbqueue.Queue.named(pdb, "items")
+    queue.enqueue(pdb.at("background"), 1)
+    with cluster.watched() as seen:
+        queue.enqueue(pdb, 2)
+    assert priorities(seen) == ["default"]
+
+
+def test_an_engine_that_starves_nothing_does_without():
+    with fdbqueue.open("memory:") as db:
+        assert db.at("background") is db
+    assert opened()[0].at("background").manner is not None
