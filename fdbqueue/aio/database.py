@@ -4,9 +4,9 @@ Writes are buffered by the client, so they wait for nothing.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from fdbqueue.aio import engines as aio_engines
 from fdbqueue.aio.engines import Future, Range, Underneath
@@ -16,7 +16,7 @@ from fdbqueue.core import database as blocking
 from fdbqueue.core import limits
 from fdbqueue.core.arguments import checked_span, require_finished
 from fdbqueue.core.database import Handle
-from fdbqueue.core.open import Engines, checked_url, open_url
+from fdbqueue.core.open import Engines, checked_url, grant, open_url, wished, with_query
 from fdbqueue.core.seam import Awaited, Key, Value
 
 T = TypeVar("T")
@@ -302,20 +302,29 @@ def open(
     create: bool = True,
     session_ttr_s: float = limits.SESSION_TTR_S,
     shared_directory: bool = False,
+    tags: Sequence[str] = (),
+    priority: Literal["default", "batch"] | None = None,
+    transaction_timeout_s: float | None = None,
+    transaction_retry_limit: int | None = None,
 ) -> Opening:
     """Open a database on the running event loop: `async with aio.open(url) as db`, or `await aio.open(url)`.
 
     URLs, arguments and errors are those of `fdbqueue.open`.
     """
-    return Opening(partial(_open, url, create, session_ttr_s, shared_directory))
+    asked = (tags, priority, transaction_timeout_s, transaction_retry_limit)
+    return Opening(partial(_open, url, create, session_ttr_s, shared_directory, asked))
 
 
-async def _open(url: str | None, create: bool, session_ttr_s: float, shared_directory: bool) -> Database:
+async def _open(
+    url: str | None, create: bool, session_ttr_s: float, shared_directory: bool, asked: tuple[Any, ...]
+) -> Database:
+    wishes = wished(*asked)
     session_ttr_s = checked_span("session_ttr_s", session_ttr_s)
-    named = checked_url(url, shared_directory)
+    named = with_query(checked_url(url, shared_directory), wishes)
     hub = hub_of(asyncio.get_running_loop())
     opened_on = partial(aio_engines.open_on, hub)
     engines = Engines(opened_on, aio_engines.open_directory, aio_engines.open_private, Underneath)
     opened = partial(open_url, named, create, LoopRuntime(hub), session_ttr_s, engines)
     # A cancelled opening goes on to its end: only then there is a database to be closed.
-    return Database(hub, await hub.call(opened, Unheard(), blocking.Database.close))
+    database = await hub.call(opened, Unheard(), blocking.Database.close)
+    return Database(hub, database if wishes is None else grant(database, wishes))

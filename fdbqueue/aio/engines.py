@@ -252,6 +252,12 @@ class LoopTransaction(Transaction):
 
 def on_loop(hub: Hub, database: BlockingDatabase) -> BlockingDatabase:
     """A database over the same engine, for fibers of `hub`. Closing it leaves the engine open."""
+    made = _on_loop(hub, database)
+    made.wishes, made.manner = database.wishes, database.manner
+    return made
+
+
+def _on_loop(hub: Hub, database: BlockingDatabase) -> BlockingDatabase:
     runtime, engine = LoopRuntime(hub), database.engine
     if not isinstance(engine, Database):
         let_fibers_park()

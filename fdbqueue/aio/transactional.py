@@ -94,9 +94,14 @@ async def _run(
     """As `fdbqueue.core.database.run`, for a body that awaits."""
     database = database_of(target)
     tr, counters = database.create_transaction(), database.counters
-    limit_attempts(tr.options, retry_limit, timeout_s)
+    manner = database.blocking.manner
+    attempts = None if manner is None else manner.attempts(database.blocking, retry_limit, timeout_s)
+    if attempts is None:
+        limit_attempts(tr.options, retry_limit, timeout_s)
     while True:
         try:
+            if attempts is not None:
+                attempts.begin(tr.blocking)
             result = await body(tr)
             await tr.commit()
             counters.commits += 1

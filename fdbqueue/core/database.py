@@ -54,7 +54,7 @@ from fdbqueue.core.seam import (
 from fdbqueue.core.seam import FDBError as EmbeddedError
 from fdbqueue.core.visible import shown
 
-_KNOWN_QUERY = "durability"
+_KNOWN_QUERY = "(?:durability|tag|priority|timeout|retry_limit)"
 _HIDDEN = "***"
 _USER = re.compile(r"(?<=//)[^/@]*(?=@)")
 _QUERY = re.compile(rf"(?<=[?&])(?!{_KNOWN_QUERY}=)([^=&]*)=[^&]*")

@@ -168,6 +168,9 @@ class Observer:
     def failed(self, code: int) -> None:
         """Such a transaction has ended in the engine's error `code`; it is retried, or given up."""
 
+    def fell_back(self) -> None:
+        """Such a transaction goes on at default priority, as batch priority starves."""
+
 
 observers: tuple[Observer, ...] = ()
 """The observers of this process."""
@@ -256,6 +259,14 @@ def tell_failed(code: int) -> None:
             _met(observer, error)
 
 
+def tell_fell_back() -> None:
+    for observer in observers:
+        try:
+            observer.fell_back()
+        except SURVIVED as error:
+            _met(observer, error)
+
+
 def _met(observer: object, error: BaseException) -> None:
     at_fault = getattr(observer, "__self__", observer)
     _troubles.met(_log, f"an observer, {type(at_fault).__name__}, has failed", error)
@@ -291,6 +302,11 @@ class Counters:
     """Attempts of transactions that have begun at batch priority."""
     fallbacks: int = 0
     """Those among them that went on at default priority, as the cluster gave them no read version."""
+
+    def note_fallback(self) -> None:
+        self.fallbacks += 1
+        if observers:
+            tell_fell_back()
 
     def note_error(self, code: int) -> None:
         self.retries += 1

@@ -5,9 +5,10 @@ requests carry that name in the Host header.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from ipaddress import ip_address
-from typing import Any, NamedTuple
+from pkgutil import resolve_name
+from typing import Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 from fdbqueue.core import binding, limits
@@ -74,6 +75,10 @@ def open(
     runtime: Runtime | None = None,
     session_ttr_s: float = limits.SESSION_TTR_S,
     shared_directory: bool = False,
+    tags: Sequence[str] = (),
+    priority: Literal["default", "batch"] | None = None,
+    transaction_timeout_s: float | None = None,
+    transaction_retry_limit: int | None = None,
 ) -> Database:
     """Open a database; a context manager, to be closed.
 
@@ -98,17 +103,55 @@ def open(
     `shared_directory`, or as `embedded+shared:PATH`, it is opened: all users that may write there are
     trusted.
 
+    The other options are those of each transaction that a call given this database makes, and of none that
+    its caller makes. A cluster throttles by `tags`, at most limits.TAGS_MAX. With the `priority` "batch", all
+    calls wait while the cluster is busy, also for ever; "default" gives background work the priority of
+    calls. `transaction_timeout_s` ends a transaction with the error 1031, and its commit may be stored;
+    `transaction_retry_limit` ends it with the error of the last attempt. Heartbeats and renewals have none of
+    the four: a worker may be late with an ack, but its lease holds. Without a cluster, `tags` and `priority`
+    have no effect. The URL of a cluster may have all four:
+    `fdb:PATH?tag=NAME&priority=batch&timeout=S&retry_limit=N`.
+
     Raises UnknownUrl; ClientLibraryMissing, ClientLibraryTooOld or ClusterForked on the way to a cluster;
     StorageInUse, UnsafePath, StorageFormat or StorageFull for a directory; DatabaseNotFound for one without
-    a database; InvalidArgument for `shared_directory` with another engine. Then nothing was written.
+    a database; InvalidArgument for `shared_directory` with another engine, and for a bad option. Then nothing
+    was written.
     """
+    wishes = wished(tags, priority, transaction_timeout_s, transaction_retry_limit)
     session_ttr_s = checked_span("session_ttr_s", session_ttr_s)
     if runtime is not None and not callable(getattr(runtime, "monotonic", None)):
         raise WrongType(name="runtime", wanted="a Runtime", got=runtime)
     if url is None or isinstance(url, str):
-        named = checked_url(url, shared_directory)
-        return open_url(named, create, runtime or RealRuntime(), session_ttr_s, _ENGINES)
-    return adopted(url, session_ttr_s)
+        named = with_query(checked_url(url, shared_directory), wishes)
+        database = open_url(named, create, runtime or RealRuntime(), session_ttr_s, _ENGINES)
+    else:
+        database = adopted(url, session_ttr_s)
+    return database if wishes is None else grant(database, wishes)
+
+
+_PACE = "fdbqueue.core.pace"
+"""Imported by name, for the first option: a database without any does without it."""
+
+
+def wished(tags: Any, priority: Any, timeout_s: Any, retry_limit: Any) -> Any:
+    """The checked options of transactions; None without any. Raises InvalidArgument."""
+    if tags == () and priority is timeout_s is retry_limit is None:
+        return None
+    return resolve_name(f"{_PACE}:wishes_of")(tags, priority, timeout_s, retry_limit)
+
+
+def with_query(url: str, wishes: Any) -> str:
+    """The URL by which other processes open the database with these options. Raises InvalidArgument."""
+    if wishes is None or not url.startswith("fdb:"):
+        return url
+    if "?" in url:
+        raise InvalidArgument(name="url", wanted="one without options, beside options", got=url)
+    return f"{url}?{resolve_name(f'{_PACE}:query_of')(wishes)}"
+
+
+def grant(database: Database, wishes: Any) -> Database:
+    resolve_name(f"{_PACE}:with_wishes")(database, wishes)
+    return database
 
 
 def checked_url(url: str | None, shared_directory: bool) -> str:
@@ -143,8 +186,11 @@ def open_url(url: str, create: bool, runtime: Runtime, session_ttr_s: float, eng
     require_known(url)
     scheme, _, rest = url.partition(":")
     if scheme == "fdb":
-        cluster = engines.cluster(in_home(rest, url) if rest else None)
-        return _named(engines.over(cluster, runtime, session_ttr_s=session_ttr_s), url)
+        path, mark, query = rest.partition("?")
+        wishes = resolve_name(f"{_PACE}:wishes_in")(url, query) if mark else None
+        cluster = engines.cluster(in_home(path, url) if path else None)
+        database = _named(engines.over(cluster, runtime, session_ttr_s=session_ttr_s), url)
+        return database if wishes is None else grant(database, wishes)
     if scheme in DIRECTORY_SCHEMES:
         path, flush = place_of(url)
         if not create and not is_database(path):

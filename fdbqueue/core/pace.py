@@ -11,11 +11,12 @@ Priority and tags end with each attempt: neither `on_error` nor `reset` keeps th
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeVar
+from urllib.parse import parse_qs, urlencode
 
 from fdbqueue.core import limits
 from fdbqueue.core.arguments import checked_timeout, checked_whole
 from fdbqueue.core.database import Database, limit_attempts
-from fdbqueue.core.errors import InvalidArgument
+from fdbqueue.core.errors import InvalidArgument, UnknownUrl
 from fdbqueue.core.seam import Transaction
 
 D = TypeVar("D", bound=Database)
@@ -45,6 +46,32 @@ def wishes_of(tags: Any, priority: Any, timeout_s: Any, retry_limit: Any) -> Wis
         raise InvalidArgument(name="priority", wanted="None, 'default' or 'batch'", got=priority)
     found = Wishes(_checked_tags(tags), priority, timeout_s, retry_limit)
     return None if found == Wishes() else found
+
+
+def wishes_in(url: str, query: str) -> Wishes | None:
+    """The options in the query of a URL: tag=NAME&tag=NAME&priority=batch&timeout=S&retry_limit=N.
+
+    Raises: UnknownUrl for another query, InvalidArgument for a value.
+    """
+    try:
+        given = parse_qs(query, keep_blank_values=True, strict_parsing=bool(query))
+        tags = given.pop("tag", [])
+        single = {name: value for name, (value,) in given.items()}
+        timeout, retries = single.pop("timeout", None), single.pop("retry_limit", None)
+        timeout_s, retry_limit = timeout and float(timeout), retries and int(retries)
+        priority = single.pop("priority", None)
+    except ValueError:
+        raise UnknownUrl(url=url) from None
+    if single or "" in (timeout, retries):
+        raise UnknownUrl(url=url)
+    return wishes_of(tags, priority, timeout_s, retry_limit)
+
+
+def query_of(wishes: Wishes) -> str:
+    """The query by which another process opens a database with these options."""
+    given = [("tag", tag) for tag in wishes.tags]
+    single = {"priority": wishes.priority, "timeout": wishes.timeout_s, "retry_limit": wishes.retry_limit}
+    return urlencode([*given, *((name, value) for name, value in single.items() if value is not None)])
 
 
 def _checked_tags(tags: Any) -> tuple[str, ...]:
@@ -145,7 +172,7 @@ class Attempts:
             self._limit(tr)
         if self._is_batch and not self._is_let_in(tr):
             self._is_batch = False
-            self._database.counters.fallbacks += 1
+            self._database.counters.note_fallback()
             tr.reset()  # also forgets the request for a read version
             self._limit(tr)
         if not self._is_batch and self._manner.is_limited:

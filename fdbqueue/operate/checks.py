@@ -473,6 +473,7 @@ def _told_size(size_bytes: float) -> str:
 
 CLUSTER = "cluster"
 CLIENT_LIBRARY, KNOBS, CLOCK = "client library", "knobs", "clocks"
+BATCH = "batch priority"
 _STATUS_KEY = b"\xff\xff/status/json"
 _LOOK = "Look at `fdbcli --exec 'status details'`."
 
@@ -482,6 +483,23 @@ def see_status(database: Database) -> dict[str, Any]:
     found = run(database, lambda tr: tr.get(_STATUS_KEY).value, timeout_s=limits.CLOSE_TIMEOUT_S)
     status: dict[str, Any] = json.loads(found or b"{}")
     return status
+
+
+def see_batch(database: Database) -> float | None:
+    """Seconds to a read version at batch priority; None if none came within limits.BATCH_PATIENCE_S."""
+    runtime, before = database.runtime, database.counters.fallbacks
+    began = runtime.monotonic()
+    run(database.at("look"), lambda tr: tr.get_read_version().wait(), timeout_s=limits.LOOK_TIMEOUT_S)
+    return runtime.monotonic() - began if database.counters.fallbacks == before else None
+
+
+def check_batch(seconds: float | None) -> list[Check]:
+    """A warning while the cluster starves batch priority."""
+    if seconds is not None:
+        text = f"a read version at batch priority takes {seconds * 1000:.1f} ms"
+        return [fine(BATCH, text, seconds=seconds)]
+    text = f"batch priority starves: no read version in {limits.BATCH_PATIENCE_S:g} s; background work waits"
+    return [warning(BATCH, text, f"Lower the load of the cluster. {_LOOK}")]
 
 
 def check_cluster(status: dict[str, Any]) -> list[Check]:

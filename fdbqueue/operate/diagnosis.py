@@ -344,6 +344,7 @@ class Examination:
             yield from _told(checks.DIRECTORY, lambda: checks.check_directory(see()))
         else:
             yield from _told(checks.CLUSTER, self._of_cluster)
+            yield from _told(checks.BATCH, lambda: checks.check_batch(checks.see_batch(self._database)))
 
     def _of_cluster(self) -> list[Check]:
         status = checks.see_status(self._database)

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 import fdbqueue
 from fdbqueue.core import limits
@@ -11,7 +12,8 @@ from fdbqueue.core.once import run_once
 from fdbqueue.core.registry import Registry
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.core.sessions.keeper import keeper_of
-from fdbqueue.integrations.prometheus.collector import QueueCollector
+from fdbqueue.integrations.prometheus.collector import QueueCollector, measure
+from fdbqueue.operate.checks import Severity, check_batch, see_batch
 from fdbqueue.operate.exports.exporting import Export
 from fdbqueue.operate.exports.file import FinishedFile
 from fdbqueue.operate.exports.importing import Import
@@ -221,3 +223,20 @@ def test_an_engine_that_starves_nothing_does_without():
     with fdbqueue.open("memory:") as db:
         assert db.at("background") is db
     assert opened()[0].at("background").manner is not None
+
+
+# What an operator sees of it.
+
+
+def test_an_observer_hears_of_each_fallback(pdb, cluster):
+    registry = CollectorRegistry()
+    cluster.is_squeezed = True
+    with measure(registry):
+        Overview().figures(pdb)
+    assert registry.get_sample_value("fdbqueue_process_fallbacks_total") == 1
+
+
+def test_doctor_warns_while_batch_priority_starves(pdb, cluster):
+    assert [check.severity for check in check_batch(see_batch(pdb))] == [Severity.FINE]
+    cluster.is_squeezed = True
+    assert [check.severity for check in check_batch(see_batch(pdb))] == [Severity.WARNING]

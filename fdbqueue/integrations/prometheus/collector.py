@@ -403,6 +403,10 @@ class ProcessMetrics(Observer):
         self._unknown = count(
             "fdbqueue_process_unknown_results", "Commits of this process with an unknown result."
         )
+        self._fallbacks = count(
+            "fdbqueue_process_fallbacks",
+            "Transactions of this process that went on at default priority, as batch priority starved.",
+        )
 
     def call(self, call: Call) -> Ended:  # noqa: ARG002
         return self._ended
@@ -413,6 +417,9 @@ class ProcessMetrics(Observer):
 
     def committed(self) -> None:
         self._commits.inc()
+
+    def fell_back(self) -> None:
+        self._fallbacks.inc()
 
     def failed(self, code: int) -> None:
         self._retries.inc()
