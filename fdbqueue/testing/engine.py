@@ -10,6 +10,7 @@ test catches it, retries, or gives up.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from math import inf
 from random import Random
 from typing import Any
 
@@ -199,6 +200,7 @@ _ARRIVES_P = 0.75
 _SLOW_MIN_S, _STALL_MIN_S = 0.001, 1.0
 _NO_ANSWER_S = 1.0
 _REFUSED_MAX = 100
+_STARVED_MAX_S = 86_400.0
 
 
 class Machine:
@@ -225,6 +227,7 @@ class Machine:
         self.trace = trace
         self.finished = False
         self.gives_signs = False  # of life, by its requests in waiting lines
+        self.starving: Sequence[tuple[float, float]] = ()  # as Simulation.starving
         self.transactions = 0
         self.operations: dict[int, Operation] = {}  # the one under way, by thread
         self.watches: list[SimulatedWatch] = []  # held, so that no garbage collection cancels one
@@ -277,6 +280,11 @@ class Machine:
                     self.wait(_NO_ANSWER_S)
                     return True
         return False
+
+    def starves_for(self) -> float:
+        """Seconds until transactions of batch priority get read versions again; 0 if they do now."""
+        now = self.scheduler.now
+        return max((stop - now for start, stop in self.starving if start <= now < stop), default=0.0)
 
     def happens(self, name: str) -> bool:
         probability = getattr(self.faults, name)
@@ -378,6 +386,10 @@ class FaultyDatabase(Database):
         self.store = store
         self.machine = machine
 
+    @property
+    def starves(self) -> bool:  # type: ignore[override]
+        return bool(self.machine.starving)
+
     def create_transaction(self) -> "FaultyTransaction":
         return FaultyTransaction(self)
 
@@ -404,6 +416,25 @@ class FaultyTransaction(PatientTransaction):
         super().step_begin()
         self._keys_read = 0
         self._read_log: list[tuple[str, bytes, Any]] = []
+        self._is_batch = False
+
+    def _set_option(self, name: str, param: Any) -> None:
+        self._is_batch = self._is_batch or name == "priority_batch"
+        super()._set_option(name, param)
+
+    def get_read_version(self) -> Future:
+        """While batch priority starves, a future that is ready at the end of that."""
+        left_s = self._starves_for()
+        if not left_s:
+            return super().get_read_version()
+        machine = self._machine
+        late = PendingFuture(machine.runtime)
+        if left_s < inf:
+            machine.scheduler.call_at(machine.scheduler.now + left_s, late.complete)
+        return late
+
+    def _starves_for(self) -> float:
+        return self._machine.starves_for() if self._is_batch and self._snapshot is None else 0.0
 
     # -- reads --------------------------------------------------------------------------------------------
 
@@ -411,6 +442,8 @@ class FaultyTransaction(PatientTransaction):
         """Let a read meet its faults, but none after _REFUSED_MAX attempts without a commit: with a fault for
         every twenty reads, hardly any attempt with 150 of them comes to its end.
         """
+        if self._is_batch and (left_s := self._starves_for()):
+            self._machine.wait(min(left_s, _STARVED_MAX_S))
         try:
             self._machine.read(spared=self._refused >= _REFUSED_MAX)
         except FDBError:

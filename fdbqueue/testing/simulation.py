@@ -180,6 +180,10 @@ class Simulation:
         """If set before the clients are added, their requests in waiting lines give signs of life, as on a
         cluster. Each of these is a look, which hides a wake-up that was missed.
         """
+        self.starving: list[tuple[float, float]] = []
+        """Pairs of virtual seconds in which no transaction of batch priority gets a read version. To be set
+        before the clients are added.
+        """
         self.overtake = 0
         """The number of older items that a take of this run may leave behind; the auditor allows no more."""
         # The factor of all pauses: busy and idle clients find different bugs.
@@ -248,6 +252,7 @@ class Simulation:
         outages = (self._outages, self._partitions.setdefault(name, []))
         machine = kind(runtime, random, faults, self.trace, outages, self._watches)
         machine.gives_signs = self.gives_signs
+        machine.starving = self.starving
         return machine
 
     def _start(self, function: Callable[[Any], object], name: str, faults: Faults) -> None:
