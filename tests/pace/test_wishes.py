@@ -97,6 +97,24 @@ def test_heartbeats_and_renewals_have_none_of_the_options():
     assert {(one.priority, one.tags, one.retry_limit) for one in seen} == {("default", (), -1)}
 
 
+def test_the_renewals_of_a_worker_have_none_of_the_options():
+    db, cluster, _ = opened(EVERYTHING)
+    with db:
+        queue = fdbqueue.TaskQueue.create(db, "jobs", kind="fifottl")
+        queue.put(db, "x")
+        seen = []
+
+        def work(_):
+            with cluster.watched() as commits:
+                heartbeat = worker._heartbeat
+                heartbeat._renew(queue, heartbeat.holds())
+            seen.extend(commits)
+
+        worker = fdbqueue.Worker(db, [queue], work)
+        worker.run(until_empty=True)
+    assert [(one.priority, one.tags, one.retry_limit) for one in seen] == [("default", (), -1)]
+
+
 def test_a_transaction_that_the_caller_makes_has_none_of_the_options():
     db, _, _ = opened(EVERYTHING)
     with db:
