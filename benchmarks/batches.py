@@ -41,7 +41,7 @@ class CountingThreads(Counting):
     def create_transaction(self) -> "CommitCounting":
         return CommitCounting(self, self._engine.create_transaction())
 
-    def count(self, *_: bytes, adds: bool = False) -> None:  # noqa: ARG002
+    def count(self, *_: bytes) -> None:
         self.mutations[threading.current_thread().name] += 1
 
 

@@ -6,7 +6,7 @@ from contextlib import suppress
 import pytest
 
 import fdbqueue
-from benchmarks import batches, hot_queue, partitions, storage_servers, writes
+from benchmarks import batches, partitions, storage_servers
 from benchmarks.fresh import SPACE, fresh_queue, leaving_nothing
 from benchmarks.queue import erased, fresh_space
 from benchmarks.tasks import raw
@@ -68,28 +68,6 @@ def test_clients_of_partitions_are_counted_together(url):
 def test_clients_of_partitions_may_be_processes(url):
     found = partitions.counts(url, clients=2, partitions=4, tasks=4, rest_s=0, as_processes=True)
     assert found.commits >= 2
-
-
-def test_partitions_end_at_receipts_where_calls_are_single():
-    server = hot_queue.Server(writes_per_s=16_000)
-    assert hot_queue.end_of(hot_queue.ONE_BY_ONE, 1, server) == ("partitions", 16_000 / 12)
-    assert hot_queue.end_of(hot_queue.ONE_BY_ONE, 256, server) == ("receipts", 16_000 / 2)
-    assert hot_queue.end_of(hot_queue.in_batches(100), 16, server)[0] == "partitions"
-    assert [hot_queue.end_of(hot_queue.ONE_BY_ONE, teams, server)[0] for teams in (5, 6)] == [
-        "partitions",
-        "receipts",
-    ]
-
-
-def test_the_model_of_a_large_cluster_has_the_counted_writes():
-    rows = [line.rsplit(maxsplit=3) for line in writes.table()]
-    mutations = {what: int(count.replace(",", "")) for what, count, *_ in rows[1:-2]}
-    one_by_one, together = hot_queue.ONE_BY_ONE, hot_queue.in_batches(100)
-    alone = sum(mutations[f"{call} (fifo)"] for call in ("put", "take", "ack"))
-    batch = sum(mutations[f"{call} (fifo)"] for call in ("put_many, 100", "take_many, 100", "100 acks"))
-    assert alone == one_by_one.mutations + one_by_one.receipts
-    assert batch / 100 == pytest.approx(together.mutations + together.receipts, abs=0.02)
-    assert [mutations[f"{call} (fifo, 4 partitions)"] for call in ("put", "take", "ack")] == [4, 4, 4]
 
 
 def test_a_task_of_a_large_batch_costs_few_writes():

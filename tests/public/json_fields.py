@@ -127,6 +127,7 @@ pause q
 resume q
 verify
 doctor
+estimate --tasks-per-second 20000
 aside damaged
 waiting idle
 dead classes q

@@ -53,6 +53,7 @@ COMMANDS: Mapping[str, Named] = {
         "drop": "queues: Remove QUEUE and its contents.",
         "elements": "elements: Use element queues: named elements that any process may lock, as in dirq.",
         "ended": "tasks: List the last tasks of QUEUE that have ended, the latest first, or those with these IDs.",
+        "estimate": "sizing: Tell the load of a queue on a cluster, and the processes that carry it half busy.",
         "explain": "tasks: Tell why a task of QUEUE is not running: each reason with its cure, the weightiest first.",
         "export": "exports: Write QUEUEs, or all queues, whole into FILE, for `fdbqueue import file`.",
         "fail": "tasks: Fail the attempt of a task of QUEUE that its handler has handed off, for this REASON.",
