@@ -1,6 +1,7 @@
 """The calculator of clusters: its counts are those of the calls, and it tells which part ends a queue."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -21,6 +22,7 @@ from fdbqueue.operate.estimate import (
     partitions_for,
 )
 
+SIZING = (Path(__file__).parents[1] / "docs" / "sizing.md").read_text()
 RECEIPT_BYTES, RECORD_BYTES = 44, 250
 """A bag reads one record more, if its hand is near the end of the circle."""
 SHAPES = (
@@ -67,7 +69,7 @@ def test_a_ttl_has_the_costs_of_a_ttr():
 
 
 def ends(partitions, **plan):
-    """The part that ends a queue with so many partitions, of 16,000 writes a second, and the rate."""
+    """The part that ends a queue, and the rate. A storage process has 16,000 writes a second."""
     asked = Plan(1, server=Server(storage_writes=16_000, storage_reads=1e12), **plan)
     bound = bounds_of(load_of(asked), asked, partitions)[0]
     return bound.part, bound.tasks_per_second
@@ -82,13 +84,13 @@ def test_a_queue_of_single_calls_ends_at_its_receipts():
     assert ends(16, batch=100)[0] == "partitions"
 
 
-def test_the_reads_of_the_definition_end_a_queue_whose_receipts_are_spread():
+def test_the_definition_ends_a_queue_with_spread_receipts():
     asked = Plan(1, partitions=256, receipts=64, replication=2)
     first = bounds_of(load_of(asked), asked, 256)[0]
     assert (first.part, first.tasks_per_second) == ("definition", 2 * 55_000 / 2 / 3)
 
 
-def test_the_partitions_for_a_rate_carry_it_and_half_of_them_do_not():
+def test_half_of_the_partitions_for_a_rate_do_not_carry_it():
     plan = Plan(20_000, batch=100)
     task, needed = load_of(plan), partitions_for(load_of(plan), plan)
     assert bounds_of(task, plan, needed)[0].tasks_per_second >= 20_000
@@ -96,7 +98,7 @@ def test_the_partitions_for_a_rate_carry_it_and_half_of_them_do_not():
     assert partitions_for(load_of(Plan(20_000)), Plan(20_000)) is None  # the receipts end it
 
 
-def test_processes_grow_with_the_rate_the_copies_and_the_payload():
+def test_processes_grow_with_rate_copies_and_payload():
     small, large = estimate(Plan(1_000)), estimate(Plan(100_000))
     for name in ("storage_teams", "commit_proxies", "client_cores"):
         assert getattr(large, name) >= 10 * getattr(small, name)
@@ -145,6 +147,16 @@ def test_the_command_tells_the_estimate(capfd):
     assert told["bounds"] == [vars(bound) for bound in found.bounds]
     assert run(cli, words) == 0
     assert f"logs\t{found.logs}\n" in capfd.readouterr().out
+
+
+def test_the_page_has_the_counts_and_the_estimate(capfd):
+    assert "\n".join(writes.page()) in SIZING
+    [line] = [line for line in SIZING.splitlines() if line.startswith("fdbqueue estimate ")]
+    assert run(cli, line.split()[1:]) == 0
+    printed = capfd.readouterr().out.replace("\t", "  ")
+    shown = SIZING.partition("```text\n")[2].partition("```")[0]
+    assert printed.endswith(shown)
+    assert "storage teams" in shown
 
 
 def test_the_command_refuses_in_one_sentence(capfd):

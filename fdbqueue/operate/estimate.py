@@ -16,7 +16,7 @@ from fdbqueue.core.errors import InvalidArgument
 
 
 class Cost(NamedTuple):
-    """What a transaction, or each task in it, writes and reads. Bytes are of keys and values.
+    """The writes and reads of a transaction, or of each task in it. Bytes are of keys and values.
 
     A payload is in none of them: `payloads_written` and `payloads_read` count it.
     """
@@ -99,7 +99,7 @@ OPTIONS: Mapping[str, Calls] = {
     ),
     "retain": Calls(ack=Call(Cost(1, 24), Cost(2, 137))),
 }
-"""What an option of the tasks, or of their queue, adds. A ttl has the costs of a ttr, too."""
+"""The costs that an option of tasks, or of their queue, adds. A ttl has those of a ttr, too."""
 _RETAINED_KEY = Calls(ack=Call(task=Cost(1, 65)))
 _PARTITIONED = Calls(*(Call(Cost(reads=1, bytes_read=9), Cost(0, 13)) for _ in Calls._fields))
 
