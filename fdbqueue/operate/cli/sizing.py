@@ -40,7 +40,9 @@ def _number_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @cli.command("estimate")
 @click.option("--tasks-per-second", type=RATE, required=True, metavar="N", help="put, taken and acked")
 @click.option("--kind", type=click.Choice([*KINDS]), default="fifo", help="of the queue [fifo]")
-@click.option("--with", "options", multiple=True, type=click.Choice([*OPTIONS]), help="may be repeated")
+@click.option(
+    "--with", "options", multiple=True, type=click.Choice([*OPTIONS]), help="an option of the tasks"
+)
 @_number_options
 @json_option
 @click.pass_obj
