@@ -5,7 +5,7 @@ still for some seconds, so that only the primary one and its satellite have the 
 of the primary region are killed, and a worker. The remote region must take over by itself, with all that was
 confirmed. After a loss or another broken promise the exit status is 1.
 
-With --no-satellite the takeover is forced, and loses what the remote region lacked. With --back the primary
+With --no-satellite the takeover is forced, and loses the last commits. With --back the primary
 region is started again, and must take over.
 """
 
@@ -65,7 +65,7 @@ def configuration(satellite: bool) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Report:
-    """What was seen, in seconds after the kill, and the judgement."""
+    """Times in seconds after the kill, counts, and the judgement."""
 
     puts_before: int
     first_commit_s: float
@@ -197,7 +197,7 @@ class Drill:
         """
         for number in self.servers.of(REMOTE):
             self.servers.freeze(number)
-        # Of these commits some are acks, and some are puts of what is not taken yet.
+        # Acks and puts; the takes of these tasks follow after the kill.
         time.sleep(self.lag_s / 2)
         self.load.taking.clear()
         time.sleep(self.lag_s / 2)

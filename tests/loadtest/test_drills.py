@@ -48,7 +48,7 @@ def test_a_confirmed_put_that_never_arrives_is_lost(memory: fdbqueue.Database) -
     assert judged(memory, confirmed=True).lost == 1
 
 
-def test_an_ack_that_the_cluster_forgot_counts_beside_the_second_one(memory: fdbqueue.Database) -> None:
+def test_a_forgotten_ack_counts_beside_the_second_one(memory: fdbqueue.Database) -> None:
     assert judged(memory, confirmed=True, in_memory="ab", in_database="b").twice == 1
 
 

@@ -124,7 +124,7 @@ def test_a_kick_of_many_has_batch_priority_behind_its_first_step(pdb, cluster, q
 
 
 @pytest.mark.usefixtures("few_at_once")
-def test_a_kick_by_class_has_batch_priority_behind_its_first_step(pdb, cluster, queue):
+def test_a_kick_by_class_goes_on_at_batch_priority(pdb, cluster, queue):
     buried(queue, pdb, 3)
     with cluster.watched() as seen:
         assert fdbqueue.DeadLetters.open(pdb, "jobs").kick_matching(pdb) == 3
@@ -172,7 +172,7 @@ def test_the_body_of_a_starved_attempt_runs_once(pdb, cluster):
     assert (len(runs), pdb[b"count"]) == (1, b"\x01")
 
 
-def test_refused_requests_are_repeated_and_then_have_default_priority(pdb, cluster, runtime):
+def test_refused_requests_end_at_default_priority(pdb, cluster, runtime):
     """The cluster may also refuse each request at once (1051)."""
     cluster.refusals = 3
     with cluster.watched() as seen:
@@ -210,7 +210,7 @@ def test_each_retry_has_its_options_again(pdb, cluster):
     assert [one.priority for one in seen] == ["batch"] * 3
 
 
-def test_a_service_that_background_work_makes_serves_calls_as_well(pdb, cluster):
+def test_a_service_of_background_work_serves_calls_too(pdb, cluster):
     """A service is made once for all: it must not keep the priority of its first user."""
     queue = fdbqueue.Queue.named(pdb, "items")
     queue.enqueue(pdb.at("background"), 1)

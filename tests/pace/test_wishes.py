@@ -115,7 +115,7 @@ def test_the_renewals_of_a_worker_have_none_of_the_options():
     assert [(one.priority, one.tags, one.retry_limit) for one in seen] == [("default", (), -1)]
 
 
-def test_a_transaction_that_the_caller_makes_has_none_of_the_options():
+def test_a_transaction_of_the_caller_has_no_option():
     db, _, _ = opened(EVERYTHING)
     with db:
         assert db.create_transaction()._given == []

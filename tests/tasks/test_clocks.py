@@ -104,7 +104,7 @@ def test_a_hold_of_another_database_or_none_keeps_no_session(fleet: Fleet, hold:
     assert not fleet.is_stored(session)
 
 
-def test_an_opener_with_a_clock_that_is_ahead_forgets_and_ends_no_other(fleet: Fleet) -> None:
+def test_an_opener_with_a_clock_ahead_ends_no_other(fleet: Fleet) -> None:
     one, other = (fleet.open(db, 300, "shared") for db in (fleet.right, fleet.wrong))
     assert one.id == other.id
     other.beat()
@@ -113,6 +113,6 @@ def test_an_opener_with_a_clock_that_is_ahead_forgets_and_ends_no_other(fleet: F
     assert fleet.is_stored(one)
 
 
-def test_a_name_is_shared_with_its_live_session_by_a_clock_that_is_ahead(fleet: Fleet) -> None:
+def test_a_clock_ahead_shares_the_live_session_of_a_name(fleet: Fleet) -> None:
     one = fleet.open(fleet.right, 300, "shared")
     assert fleet.open(fleet.wrong, 300, "shared").id == one.id

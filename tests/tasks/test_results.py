@@ -285,7 +285,7 @@ def test_an_altered_result_ttl_is_that_of_later_puts(bench: MakeBench, kind: str
     assert [*told.values()] == [None, 60, 60, None]
 
 
-def test_a_later_put_under_a_unique_key_keeps_the_first_result_ttl(bench: MakeBench) -> None:
+def test_a_later_put_of_a_unique_key_keeps_the_result_ttl(bench: MakeBench) -> None:
     b = bench("fifo", result_ttl=60)
     id_ = b.put("x", unique="k", result_ttl=600)
     for own, kept in ((None, 600), (30, 30)):

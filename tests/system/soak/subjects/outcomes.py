@@ -1,11 +1,11 @@
-"""Tasks that a worker ends in batches, and tasks that the outside ends.
+"""Batches of a worker, and hand-offs.
 
-batch      id and leases   the handler of a worker decides about them; its other calls are within this one
+batch      id and leases   a handler decides about them; its other calls lie within this one
 bury       pairs           they are buried
-buried     -               answers all values that are buried
-hand off   lease, attempt and ttl in s   the lease belongs to nobody; the outside finishes or releases it
-late ack   pairs           an ack by the token of before the hand-off
-failures   value           answers the attempts that have failed, and their errors
+buried     -               answers all buried values
+hand off   lease, attempt and ttl in s   nobody has the lease; the outside finishes or releases it
+late ack   pairs           an ack by the old token
+failures   value           answers the failed attempts, and their errors
 """
 
 import json
@@ -34,7 +34,7 @@ from tests.system.soak.client import PAGE_ROWS, REFUSALS, Client
 from tests.system.soak.rules import LEASED, Evidence, Stored, found, in_turn, in_turn_by_key, one_at_a_time
 from tests.system.soak.subjects.tasks import ENDED_ALONE_MAX, Coloured, Leased, stored_in
 
-# Nobody reads of failures that the handlers raise on purpose; without a handler they go to stderr.
+# The handlers fail on purpose; without this handler, their failures go to stderr.
 logging.getLogger("fdbqueue.worker").addHandler(logging.NullHandler())
 
 Lease = list[str]
@@ -44,7 +44,7 @@ WANTED = {"finish": "succeeded", "ack": "succeeded", "fail": "retried", "snooze"
 """The outcome of each deed."""
 LOST = "lease_lost"
 PATIENCE_S = 0.3
-"""A worker that has found no task for so long stops."""
+"""A worker without a task for this time stops."""
 
 
 def decided_singly(evidence: Evidence) -> Iterator[str]:
@@ -122,7 +122,7 @@ class Batched(Leased):
 
 
 class _OneBatch:
-    """A worker for one batch. Its handler waits for the decisions of the client, whose thread makes notes."""
+    """A worker for one batch. The thread of the client decides, and makes notes; the handler waits for it."""
 
     def __init__(self, subject: Batched, client: Client, size: int) -> None:
         self._subject, self._client = subject, client
@@ -158,7 +158,7 @@ class _OneBatch:
         return self._tasks
 
     def settle(self, tasks: Sequence[HeldTask]) -> None:
-        """Decide about each task, and note what the worker tells of it."""
+        """Decide about each task, and note its outcome."""
         self._plan = [(task, self._deed()) for task in tasks]
         step: Callable[[], object] = self._wait
         for task, deed in self._plan:
@@ -282,7 +282,7 @@ def ends_once(evidence: Evidence) -> Iterator[str]:
 
 
 def each_failed_once(evidence: Evidence) -> Iterator[str]:
-    """A hand-off that nobody has completed is one failed attempt, with the error of its end."""
+    """A hand-off without a `complete` is one failed attempt, with the error of its end."""
     calls = [call.argument for call, _ in evidence.succeeded("hand off")]
     handed = {(value, attempt): token for value, token, attempt, _ in calls}
     for call, _ in evidence.succeeded("failures"):
@@ -311,7 +311,7 @@ class Handed(Coloured):
 
     @property
     def _pending(self) -> Any:
-        """What the outside knows of each task that was handed off: its value, and the token of its lease."""
+        """The value and the token of each handed-off task."""
         return self.setup.space["pending"][self.name]
 
     def step(self, client: Client) -> None:
