@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -34,15 +34,17 @@ class Servers:
         datacenters: Sequence[str] = ("",) * SERVERS,
         coordinators: Iterable[int] = range(SERVERS),
         configuration: dict[str, Any] | None = None,
+        knobs: Mapping[str, object] | None = None,
     ) -> None:
         """One server for each name of a datacenter. `coordinators` has numbers of servers. The configuration
-        is that of `fileconfigure`; None for one region with data twice.
+        is that of `fileconfigure`; None for one region with data twice. `knobs` are those of each server.
         """
         self.directory = directory
         self.cluster_file = directory / "fdb.cluster"
         self._datacenters = datacenters
         self._coordinators = list(coordinators)
         self._configuration = configuration or {"redundancy_mode": "double", "storage_engine": "ssd-2"}
+        self._knobs = {f"knob_{name}": value for name, value in (knobs or {}).items()}
         self._ports = free_ports(len(datacenters))
         self._running: dict[int, subprocess.Popen[bytes]] = {}
 
@@ -86,6 +88,7 @@ class Servers:
             "memory": "4GiB",
             "cache-memory": "256MiB",
             "parentpid": os.getpid(),
+            **self._knobs,
         }
         if self._datacenters[number]:
             settings["locality-dcid"] = self._datacenters[number]
