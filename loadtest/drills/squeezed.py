@@ -391,7 +391,7 @@ def drill(settle_s: float, seconds: float, pairs: int = 2, *, is_control: bool =
             knobs=KNOBS,
         ) as servers,
     ):
-        url, space = f"fdb:{servers.cluster_file}", Subspace(("drill",))
+        url, space = f"fdb:{servers.cluster_file}", Subspace(("fdbqueue-load", "squeezed"))
         load = SteadyLoad(servers.cluster_file, space)
         foreign, value = space["foreign"], os.urandom(FOREIGN_BYTES)
 
