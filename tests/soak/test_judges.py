@@ -63,6 +63,15 @@ SIX, MANY = "a/1 a/2 b/1 b/2 c/1 c/2", " ".join(f"k/{n}" for n in range(40))
 DUE = "1.25/2026-11-25T10:00:0"
 
 SOUND: dict[str, tuple[str, Evidence]] = {
+    "a hand-off with a ttl that ends before the lease would": (
+        "handed",
+        evidence(
+            put("k/1", 0),
+            take("k/1", "t", 1),
+            call("hand off", ["k/1", "t", 1, 0.3], 1.5),
+            *handled("k/1", 2),
+        ),
+    ),
     "a take that began before another one, whose value was released": (
         "leases",
         evidence(

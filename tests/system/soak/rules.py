@@ -157,6 +157,16 @@ class Evidence:
             (value, token): call.begin_us for call in self.named("release") for value, token in call.argument
         }
 
+    @cached_property
+    def ended_early(self) -> dict[tuple[str, str], int]:
+        """As `released`, also for the leases that the ttl of a hand-off ends, with that time."""
+        ends = dict(self.released)
+        for call in self.named("hand off"):
+            value, token, _, ttl_s = call.argument
+            until_us = call.begin_us + round(ttl_s * 1e6)
+            ends[value, token] = min(until_us, ends.get((value, token), until_us))
+        return ends
+
 
 def key_of(value: str) -> str:
     """The key in a value; "" without one."""
@@ -250,8 +260,8 @@ def given_too_early(evidence: Evidence) -> Iterator[str]:
 def _is_early(evidence: Evidence, first: Taken, second: Taken) -> bool:
     if second.end_us >= first.call.begin_us + evidence.ttr_us:
         return False
-    released_us = evidence.released.get((first.value, first.token))
-    if released_us is not None and released_us <= second.end_us:
+    ended_us = evidence.ended_early.get((first.value, first.token))
+    if ended_us is not None and ended_us <= second.end_us:
         return False
     since_us = first.call.begin_us - evidence.session_ttr_us
     return not any(

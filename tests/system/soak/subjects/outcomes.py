@@ -43,8 +43,8 @@ TOLD = ("succeeded", "retried", "snoozed", "buried", "lease_lost", "cancelled")
 WANTED = {"finish": "succeeded", "ack": "succeeded", "fail": "retried", "snooze": "snoozed", "bury": "buried"}
 """The outcome of each deed."""
 LOST = "lease_lost"
-PATIENCE_S = 0.3
-"""A worker without a task for this time stops."""
+PATIENCE_S, CALM_PATIENCE_S = 0.3, 10.0
+"""A worker without a task for this time stops. The calm clients take alone, at any load of the machine."""
 
 
 def decided_singly(evidence: Evidence) -> Iterator[str]:
@@ -151,7 +151,7 @@ class _OneBatch:
 
     def taken(self) -> Sequence[HeldTask]:
         self._worker.start()
-        self._came.wait(PATIENCE_S)
+        self._came.wait(CALM_PATIENCE_S if self._client.calm else PATIENCE_S)
         self._worker.stop()
         while not self._came.wait(0.001) and not self._worker.join(0):
             pass  # it may have taken tasks at the last moment
