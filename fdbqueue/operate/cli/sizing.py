@@ -50,7 +50,7 @@ def sizes(signals: Signals, /, as_json: bool, **asked: Any) -> None:
     """Tell the load of a queue on a cluster, and the processes that carry it half busy.
 
     It opens no database, and knows the counts of calls without contention (docs/sizing.md). Columns: figure,
-    value. "Ends at" is the rate at which a part of the cluster is half busy with this queue.
+    value.
     """
     with in_options():
         server = Server(**{field.name: asked.pop(field.name) for field in fields(Server)})
@@ -67,9 +67,15 @@ def _rows(found: Estimate) -> Iterator[Row]:
     yield _row("commit proxies", f"{found.commit_proxies:,}")
     yield _row("cores of clients", f"{found.client_cores:,.1f}")
     for bound in found.bounds:
-        yield _row(f"tasks a second, ends at {bound.part}", f"{bound.tasks_per_second:,.0f}")
-    needed = "no number carries this rate" if found.partitions is None else f"{found.partitions:,}"
-    yield _row("partitions for this rate", needed)
+        yield _row(f"tasks a second, {bound.part} half busy", f"{bound.tasks_per_second:,.0f}")
+    yield _row("partitions for this rate", _partitions(found))
+
+
+def _partitions(found: Estimate) -> str:
+    if found.partitions is not None:
+        return f"{found.partitions:,}"
+    others = [bound for bound in found.bounds if bound.part != "partitions"]
+    return f"none: the {min(others, key=lambda bound: bound.tasks_per_second).part} are too busy"
 
 
 def _row(figure: str, value: str) -> Row:
