@@ -273,7 +273,7 @@ class Database(Handle):
             with self._lock:
                 found = self._services.find(key)
                 if found is None:
-                    found = make(self if self.manner is None else self.at("call"))
+                    found = make(self if self.manner is self.wishes is None else self.at("call"))
                     self._services.add(key, found)
         return found  # type: ignore[no-any-return]  # the key determines the type
 

@@ -139,6 +139,16 @@ def test_background_work_keeps_its_tags_at_default_priority():
     assert [(one.priority, one.tags) for one in seen] == [("default", ("reports",))]
 
 
+def test_a_service_of_upkeep_at_default_priority_keeps_the_tags_of_calls():
+    db, cluster, _ = opened(Wishes(("reports",), "default"))
+    with db:
+        queue = fdbqueue.Queue.named(db, "items")
+        queue.enqueue(db.at("upkeep"), 1)
+        with cluster.watched() as seen:
+            queue.enqueue(db, 2)
+    assert {one.tags for one in seen} == {("reports",)}
+
+
 def test_default_priority_can_be_asked_for_all_work():
     db, cluster, _ = opened(Wishes(priority="default"))
     with db, fdbqueue.Session(db):
