@@ -17,11 +17,12 @@ from fdbqueue.core import limits
 from fdbqueue.core.arguments import checked_timeout, checked_whole
 from fdbqueue.core.database import Database, limit_attempts
 from fdbqueue.core.errors import InvalidArgument, UnknownUrl
-from fdbqueue.core.seam import Transaction
+from fdbqueue.core.seam import Transaction, engine_errors
 
 D = TypeVar("D", bound=Database)
 
 DEFAULT, BATCH = "default", "batch"
+_BATCH_THROTTLED = 1051
 
 
 class Wishes(NamedTuple):
@@ -140,6 +141,12 @@ def paced(database: D, name: str) -> D:
     return twin
 
 
+def bounded(wishes: Wishes | None, timeout_s: float) -> Wishes:
+    """These options, with a timeout of `timeout_s` at most."""
+    found = wishes or Wishes()
+    return found._replace(timeout_s=_smaller(found.timeout_s, timeout_s))
+
+
 def with_wishes(database: Database, wishes: Wishes | None) -> None:
     """Let the transactions of a fresh database have these options."""
     database.wishes = wishes
@@ -159,45 +166,65 @@ class Attempts:
         if manner.is_limited:
             self._retry_limit = _smaller(retry_limit, manner.wishes.retry_limit)
             self._timeout_s = _smaller(timeout_s, manner.wishes.timeout_s)
+        self._began_at = database.runtime.monotonic()
+        self._patience_s = manner.patience_s
+        if (
+            self._patience_s is not None and self._timeout_s is not None
+        ):  # else a short time would all be waited
+            self._patience_s = min(self._patience_s, self._timeout_s / 2)
         self._until: float | None = None
-        self._has_begun = False
+        self._retries = -1
 
     def begin(self, tr: Transaction) -> None:
         """Set the options of an attempt. At batch priority, wait for its read version, but not for ever.
 
         Raises: FDBError, as a read does; the retry loop meets it like that of the body.
         """
-        if not self._has_begun:
-            self._has_begun = True
+        self._retries += 1
+        if not self._retries:
             self._limit(tr)
         if self._is_batch and not self._is_let_in(tr):
             self._is_batch = False
             self._database.counters.note_fallback()
-            tr.reset()  # also forgets the request for a read version
-            self._limit(tr)
+            tr.reset()  # also forgets the request for a read version, and what the limits have counted
+            self._limit_the_rest(tr)
         if not self._is_batch and self._manner.is_limited:
             self._tag(tr)
 
     def _limit(self, tr: Transaction) -> None:
         limit_attempts(tr.options, self._retry_limit, self._timeout_s)
 
+    def _limit_the_rest(self, tr: Transaction) -> None:
+        retries, left_s = self._retry_limit, self._timeout_s
+        if retries is not None:
+            retries = max(0, retries - self._retries)
+        if left_s is not None:
+            left_s = max(0.0, left_s - (self._database.runtime.monotonic() - self._began_at))
+        limit_attempts(tr.options, retries, left_s)
+
     def _is_let_in(self, tr: Transaction) -> bool:
         """Ask for a read version at batch priority. False if none comes in time."""
         self._tag(tr)
         tr.options.set_priority_batch()
         self._database.counters.batch += 1
-        if self._manner.patience_s is None:
+        if self._patience_s is None:
             return True
         runtime = self._database.runtime
         if self._until is None:
-            self._until = runtime.monotonic() + self._manner.patience_s
+            self._until = runtime.monotonic() + self._patience_s
         left_s = self._until - runtime.monotonic()
         if left_s <= 0:
             return False
         version = tr.get_read_version()
         if not runtime.wait_any([version], left_s):
             return False
-        version.wait()
+        try:
+            version.wait()
+        except engine_errors() as error:
+            if error.code == _BATCH_THROTTLED and self._retry_limit is not None:
+                self._retry_limit += 1  # the body has not run
+                limit_attempts(tr.options, self._retry_limit, None)
+            raise
         self._until = None  # a conflict may follow, and is no lack of a read version
         return True
 

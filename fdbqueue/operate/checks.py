@@ -34,6 +34,7 @@ from fdbqueue.core import binding, limits
 from fdbqueue.core.binding import given_knobs
 from fdbqueue.core.database import Database, run
 from fdbqueue.core.errors import StorageReplaced
+from fdbqueue.core.pace import manner_of
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.seam import EXACT, Transaction
 from fdbqueue.core.sessions.ending import ask_holder
@@ -488,8 +489,10 @@ def see_status(database: Database) -> dict[str, Any]:
 def see_batch(database: Database) -> float | None:
     """Seconds to a read version at batch priority; None if none came within limits.BATCH_PATIENCE_S."""
     runtime, before = database.runtime, database.counters.fallbacks
+    probe = database.lent()
+    probe.manner = manner_of(None, "look")  # whatever priority its user has given the database
     began = runtime.monotonic()
-    run(database.at("look"), lambda tr: tr.get_read_version().wait(), timeout_s=limits.LOOK_TIMEOUT_S)
+    run(probe, lambda tr: tr.get_read_version().wait(), timeout_s=limits.LOOK_TIMEOUT_S)
     return runtime.monotonic() - began if database.counters.fallbacks == before else None
 
 

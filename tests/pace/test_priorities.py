@@ -9,11 +9,14 @@ import fdbqueue
 from fdbqueue.core import limits
 from fdbqueue.core.database import run
 from fdbqueue.core.once import run_once
+from fdbqueue.core.pace import Wishes
 from fdbqueue.core.registry import Registry
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.core.sessions.keeper import keeper_of
+from fdbqueue.embedded import FDBError
 from fdbqueue.integrations.prometheus.collector import QueueCollector, measure
 from fdbqueue.operate.checks import Severity, check_batch, see_batch
+from fdbqueue.operate.dashboard.guard import Room
 from fdbqueue.operate.exports.exporting import Export
 from fdbqueue.operate.exports.file import FinishedFile
 from fdbqueue.operate.exports.importing import Import
@@ -184,6 +187,39 @@ def test_refused_requests_end_at_default_priority(pdb, cluster, runtime):
     assert ([one.priority for one in seen], pdb.counters.fallbacks) == (["default"], 1)
 
 
+def test_a_refused_request_is_no_retry(pdb, cluster, runtime):
+    cluster.refusals, runtime.aging_s = 1000, limits.BATCH_PATIENCE_S / 3
+    run(pdb.at("upkeep"), lambda tr: tr.set(b"x", b""), retry_limit=0)
+    assert (pdb[b"x"], pdb.counters.fallbacks) == (b"", 1)
+
+
+def test_a_fallback_leaves_the_rest_of_the_limits(pdb, cluster):
+    cluster.failures = [NOT_COMMITTED] * 10
+
+    def body(tr):
+        tr.set(b"x", b"")
+        cluster.is_squeezed = len(cluster.failures) == 9
+
+    with cluster.watched() as seen, pytest.raises(FDBError):
+        run(pdb.at("upkeep"), body, retry_limit=3, timeout_s=60)
+    assert [one.priority for one in seen] == ["batch"] * 2 + ["default"] * 2
+    assert seen[-1].timeout_ms <= 60_000 - 1000 * limits.BATCH_PATIENCE_S
+
+
+def test_a_timeout_leaves_time_for_default_priority(pdb, cluster, runtime):
+    """Also one that is shorter than the patience."""
+    cluster.is_squeezed = True
+    run(pdb.at("background"), lambda tr: tr.set(b"x", b""), timeout_s=2)
+    assert runtime.waited_s <= 1
+
+
+def test_the_looks_of_a_dashboard_keep_their_timeout(pdb, cluster):
+    cluster.is_squeezed = True
+    with cluster.watched() as seen:
+        Overview().figures(Room(pdb).database)
+    assert [(one.priority, one.timeout_ms > 0) for one in seen] == [("default", True)]
+
+
 def test_conflicts_use_up_no_patience(pdb, cluster, runtime):
     cluster.failures, runtime.aging_s = [NOT_COMMITTED] * 5, limits.BACKGROUND_PATIENCE_S / 3
     with cluster.watched() as seen:
@@ -234,6 +270,14 @@ def test_an_observer_hears_of_each_fallback(pdb, cluster):
     with measure(registry):
         Overview().figures(pdb)
     assert registry.get_sample_value("fdbqueue_process_fallbacks_total") == 1
+
+
+@pytest.mark.parametrize("priority", ["default", "batch"])
+def test_doctor_asks_at_batch_priority_whatever_the_user_gave(priority):
+    db, cluster, _ = opened(Wishes(priority=priority))
+    with db:
+        cluster.is_squeezed = True
+        assert see_batch(db) is None
 
 
 def test_doctor_warns_while_batch_priority_starves(pdb, cluster):

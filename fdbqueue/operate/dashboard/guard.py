@@ -26,6 +26,7 @@ from fdbqueue.core import limits
 from fdbqueue.core.database import Database, run
 from fdbqueue.core.errors import DatabaseClosed, StorageReplaced
 from fdbqueue.core.open import host_name_in, is_address, is_local_name
+from fdbqueue.core.pace import bounded, with_wishes
 from fdbqueue.core.root_keys import DEFAULT_ROOT
 from fdbqueue.core.runtime import Runtime
 from fdbqueue.core.seam import Transaction, engine_errors
@@ -76,8 +77,9 @@ class _BoundedDatabase:
     """A service: the same database, with transactions that end in time, and closed with it."""
 
     def __init__(self, database: Database) -> None:
-        bounded = _Bounded(database)
-        self.database = Database(bounded, database.runtime, session_ttr_s=database.session_ttr_s)
+        self.database = Database(_Bounded(database), database.runtime, session_ttr_s=database.session_ttr_s)
+        # A transaction that falls back to default priority loses the timeout of its engine, but not this one.
+        with_wishes(self.database, bounded(database.wishes, limits.LOOK_TIMEOUT_S))
 
     def close(self) -> None:
         self.database.close()
