@@ -1,5 +1,6 @@
 """Work that no caller waits for has batch priority; while that starves, it goes on at default priority."""
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ from fdbqueue.operate.overview import Overview
 from fdbqueue.operate.verify.verify import verify
 from tests.pace.support import opened
 from tests.support import COMMIT_UNKNOWN, NOT_COMMITTED
+from tests.tasks.support import IdleThread
 
 KEYS = RootKeys(DEFAULT_ROOT)
 
@@ -218,6 +220,25 @@ def test_the_looks_of_a_dashboard_keep_their_timeout(pdb, cluster):
     with cluster.watched() as seen:
         Overview().figures(Room(pdb).database)
     assert [(one.priority, one.timeout_ms > 0) for one in seen] == [("default", True)]
+
+
+def test_a_round_that_waits_for_batch_priority_beats_meanwhile(pdb, cluster, runtime, monkeypatch):
+    queues = [fdbqueue.TaskQueue.create(pdb, f"q{number}", kind="fifottl") for number in range(6)]
+    beats = []
+    monkeypatch.setattr(runtime, "spawn", lambda *_: IdleThread())  # only this thread sweeps, and waits
+    monkeypatch.setattr(fdbqueue.Session, "beat_if_due", lambda _: beats.append(runtime.waited_s))
+    with fdbqueue.Session(pdb):
+        keeper = keeper_of(pdb, KEYS)
+        keeper.tick()
+        for queue in queues:
+            queue.put(pdb, "x", delay=0.001)
+        keeper._tidy_at = keeper._sweep_at = 0
+        cluster.is_squeezed = True
+        beats.clear()
+        keeper.tick()
+    beats.append(runtime.waited_s)
+    assert runtime.waited_s > 3
+    assert max(later - one for one, later in pairwise(beats)) <= 2 * limits.BATCH_PATIENCE_S
 
 
 def test_conflicts_use_up_no_patience(pdb, cluster, runtime):

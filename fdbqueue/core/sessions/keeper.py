@@ -477,6 +477,7 @@ class Keeper:
 
     def ask(self, body: Callable[[Transaction], T]) -> T:
         """Run a transaction with a time limit; `silence` measures how long the database does not answer."""
+        self.beat()  # each question of a round may wait for batch priority
         return self._ask(self._database.at("upkeep"), body)
 
     def renew(self, body: Callable[[Transaction], T]) -> T:
