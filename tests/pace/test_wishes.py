@@ -133,10 +133,10 @@ def test_upkeep_goes_on_without_tags_while_they_are_throttled():
 def test_background_work_keeps_its_tags_at_default_priority():
     db, cluster, _ = opened(Wishes(("reports",)))
     with db:
-        cluster.is_squeezed = True
+        cluster.is_squeezed, cluster.failures = True, [1020]
         with cluster.watched() as seen:
             run(db.at("background"), lambda tr: tr.set(b"x", b""))
-    assert [(one.priority, one.tags) for one in seen] == [("default", ("reports",))]
+    assert [(one.priority, one.tags) for one in seen] == [("default", ("reports",))] * 2
 
 
 def test_a_service_of_upkeep_at_default_priority_keeps_the_tags_of_calls():

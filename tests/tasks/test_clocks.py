@@ -11,7 +11,7 @@ from fdbqueue import Database, Session, TaskQueue
 from fdbqueue.core.database import run, ticks_of
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.runtime import RealRuntime, Thread
-from fdbqueue.core.sessions.ending import end_the_dead
+from fdbqueue.core.sessions.ending import Overdue, end_overdue, end_the_dead
 from tests.conftest import TEST_ROOT, open_engine
 from tests.tasks.support import LONG_S, IdleThread
 
@@ -85,6 +85,15 @@ def test_a_take_by_a_clock_that_is_ahead_answers(fleet: Fleet) -> None:
     assert fleet.queue.ack(fleet.right, task).id == task.id
 
 
+def test_a_heartbeat_after_the_look_of_a_sweep_keeps_the_session(fleet: Fleet) -> None:
+    session = fleet.open(fleet.right, 300)
+    deadline_us = layer.unpack(fleet.right[fleet.keys.heartbeat(session.id)])[0]
+    seen = Overdue(session.id, deadline_us, False, fleet.wrong.runtime.now_us())
+    session.beat()
+    end_overdue(fleet.wrong, fleet.keys, [seen])
+    assert fleet.is_stored(session)
+
+
 def test_a_session_ends_once_its_hold_is_over(fleet: Fleet) -> None:
     session = fleet.open(fleet.right, 300)
     deadline_us, begin, end = layer.unpack(fleet.right[fleet.keys.heartbeat(session.id)])
@@ -110,6 +119,7 @@ def test_an_opener_with_a_clock_ahead_ends_no_other(fleet: Fleet) -> None:
     other.beat()
     assert fleet.right[fleet.keys.opener(one.id, one._opener)] is not None
     other.end()
+    fleet.sweep()
     assert fleet.is_stored(one)
 
 
