@@ -15,7 +15,7 @@ from fdbqueue.core.database import run
 from fdbqueue.core.errors import TooMuchToSweep
 from fdbqueue.core.line.decision import STAMP_BYTES, LineKeys, Notice, Ticket, notice_value, request_value
 from fdbqueue.core.line.decision import Due as DueResults
-from fdbqueue.core.line.staging import DEADLINE_US, Outcome, Turn
+from fdbqueue.core.line.staging import Outcome, Turn, request_lasts_us
 from fdbqueue.queues.recipe.items import QueueKeys, Recipe, suffix, whole
 from tests.persistent.support import Running
 from tests.queue_support import FaultyEngine, faulty, registered
@@ -38,7 +38,7 @@ def fill(db: Database, queue: Queue) -> None:
 
 
 def long_ago_us() -> int:
-    return round(time.time() * 1_000_000) - 2 * DEADLINE_US
+    return round(time.time() * 1_000_000) - 2 * request_lasts_us()
 
 
 def test_a_long_queue(counted: tuple[Database, FaultyEngine], db: Database, space: Subspace) -> None:

@@ -30,7 +30,7 @@ from fdbqueue.core.line.decision import (
     portion_of,
     within,
 )
-from fdbqueue.core.line.staging import DEADLINE_US, Outcome, Turn
+from fdbqueue.core.line.staging import Outcome, Turn, request_lasts_us
 from fdbqueue.core.line.taking import Memory, Place, _is_refused
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.runtime import Waitable
@@ -358,7 +358,7 @@ def test_a_line_loses_its_dead_requests_in_bounded_steps(
     monkeypatch.setattr(limits, "SERVE_MAX", 2)
     for _ in range(3):
         steps.register()
-    late, found = NOW + DEADLINE_US + 1, list[tuple[bool, int]]()
+    late, found = NOW + request_lasts_us() + 1, list[tuple[bool, int]]()
     for _ in range(2):
         found.append((steps.run(lambda tr: steps.line.is_left(tr, late)), steps.keys()))
     assert found == [(False, 1), (True, 0)]
@@ -374,8 +374,8 @@ def test_a_line_without_calls_conflicts_with_a_registration(steps: Steps, space:
 
 def test_a_drop_of_a_request_that_renews_meanwhile_conflicts(steps: Steps) -> None:
     """The request is alive, and keeps its place."""
-    slow, mine = steps.register(), steps.register(now_us=NOW + DEADLINE_US)
-    late = NOW + DEADLINE_US + 1
+    slow, mine = steps.register(), steps.register(now_us=NOW + request_lasts_us())
+    late = NOW + request_lasts_us() + 1
     dropping = begin(steps.db)
     assert steps.line.look(dropping, mine, Look(late)).outcome is Outcome.AGAIN
     assert steps.look(slow, late, otherwise=Otherwise.RENEW).renewed
@@ -384,7 +384,7 @@ def test_a_drop_of_a_request_that_renews_meanwhile_conflicts(steps: Steps) -> No
 
 
 def test_a_drop_of_dead_requests_conflicts_with_a_renewal(steps: Steps) -> None:
-    slow, late = steps.register(), NOW + DEADLINE_US + 1
+    slow, late = steps.register(), NOW + request_lasts_us() + 1
     dropping = begin(steps.db)
     dropping.get_read_version().wait()
     steps.line.drop_dead(dropping, [slow])
@@ -483,7 +483,7 @@ def test_a_return_of_overdue_results_has_a_bound_of_items(
 ) -> None:
     """The results of dead requests beyond that come back with the next returns."""
     monkeypatch.setattr(limits, "RETURNED_ITEMS_MAX", 2)
-    long_ago = round(time.time() * 1_000_000) - 3 * DEADLINE_US
+    long_ago = round(time.time() * 1_000_000) - 3 * request_lasts_us()
     steps = Steps(db, space)
     server, *_dead = [steps.register(now_us=long_ago) for _ in range(4)]
     steps.queue.enqueue_many(db, list("abcd"))
@@ -509,7 +509,7 @@ def left_with_nothing(steps: Steps, before: Ticket) -> None:
 
 
 def dropped_as_dead(steps: Steps, _before: Ticket) -> None:
-    steps.run(lambda tr: steps.line.pass_by(tr, 1, b"", NOW + DEADLINE_US + 1))
+    steps.run(lambda tr: steps.line.pass_by(tr, 1, b"", NOW + request_lasts_us() + 1))
 
 
 @pytest.mark.parametrize("leave", [served_alone, withdrawn, left_with_nothing, dropped_as_dead])
@@ -517,7 +517,7 @@ def test_the_request_behind_one_that_leaves_wakes_and_leads(
     steps: Steps, leave: Callable[[Steps, Ticket], None]
 ) -> None:
     before = steps.register()
-    behind = steps.register(now_us=NOW + 2 * DEADLINE_US)
+    behind = steps.register(now_us=NOW + 2 * request_lasts_us())
     _own, watch = steps.look(behind).watches
     assert not watch.is_ready()
     leave(steps, before)
@@ -539,7 +539,7 @@ def test_a_request_wakes_when_the_one_ahead_leaves(steps: Steps) -> None:
 
 def test_a_dead_request_between_two_does_not_stop_a_wake_up(steps: Steps) -> None:
     """A dead request does not clear its own key: a watch of it would not fire."""
-    later = NOW + DEADLINE_US + 1
+    later = NOW + request_lasts_us() + 1
     first, _dead, third = (steps.register() for _ in range(3))
     for alive in (first, third):
         steps.look(alive, later, otherwise=Otherwise.RENEW)
@@ -586,7 +586,7 @@ def test_a_busy_process_looks_for_overdue_results_at_times(steps: Steps) -> None
     server, _dead = steps.register(), steps.register()
     steps.queue.enqueue_many(steps.db, ["a", "b", "c"])
     steps.look(server, reason=Reason.SIGNAL)
-    later = NOW + DEADLINE_US + 1
+    later = NOW + request_lasts_us() + 1
     mine, behind = steps.register(now_us=later), steps.register(now_us=later)
     assert steps.look(mine, later, tidies=True).outcome is Outcome.AGAIN
     assert steps.look(behind, later).answers == ["c"]

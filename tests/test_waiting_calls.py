@@ -15,7 +15,7 @@ from fdbqueue import Database, FairQueue, HolderProcess, Queue, Session, TaskQue
 from fdbqueue.core.database import run
 from fdbqueue.core.errors import InvalidArgument, QueueDropped
 from fdbqueue.core.line.decision import renewal_value
-from fdbqueue.core.line.staging import DEADLINE_US, ask_live
+from fdbqueue.core.line.staging import ask_live, request_lasts_us
 from tests.support import PATIENCE_S, wait_until
 
 HERE = HolderProcess(platform.node(), os.getpid())
@@ -111,12 +111,12 @@ def test_a_request_that_has_renewed_itself_waits_since_its_begin(db: Database, s
 
     def renew(tr: Any) -> None:
         [(ticket, _, _)] = ask_live(tr, line.keys, since_us, 9)()
-        tr[line.keys.renewal(ticket)] = renewal_value(since_us + 5 * DEADLINE_US)
+        tr[line.keys.renewal(ticket)] = renewal_value(since_us + 5 * request_lasts_us())
 
     for body in (register, renew):
         run(db, body)
     [call] = queue.waiting(db, 9)
-    assert round((call.until - call.since) * 1_000_000) == 5 * DEADLINE_US
+    assert round((call.until - call.since) * 1_000_000) == 5 * request_lasts_us()
     assert round(call.since * 1_000_000) == since_us
 
 

@@ -18,7 +18,7 @@ from fdbqueue.core import limits
 from fdbqueue.core.database import run
 from fdbqueue.core.errors import QueueDropped
 from fdbqueue.core.line.decision import Ticket
-from fdbqueue.core.line.staging import DEADLINE_US, Line
+from fdbqueue.core.line.staging import Line, request_lasts_us
 from tests.conftest import open_engine
 from tests.restoring.support import (
     LongAgo,
@@ -58,7 +58,7 @@ def test_new_requests_stand_ahead_of_restored_ones(
     """A restored request that seems to be alive may delay an item until its deadline, and no longer."""
     queue = Queue(space)
     make_newer(db, space.key())
-    left_requests(db, line_of(queue), count, now_us() - DEADLINE_US + alive_us)
+    left_requests(db, line_of(queue), count, now_us() - request_lasts_us() + alive_us)
     restore(db, target, space.key())
     found: list[object] = []
     waits = [
@@ -78,7 +78,7 @@ def test_new_requests_stand_ahead_of_restored_ones(
 def test_dead_requests_go_although_they_stand_behind(db: Database, space: Subspace, target: Database) -> None:
     queue = Queue(space)
     make_newer(db, space.key())
-    left_requests(db, line_of(queue), 3 * limits.SERVE_MAX, now_us() - 2 * DEADLINE_US)
+    left_requests(db, line_of(queue), 3 * limits.SERVE_MAX, now_us() - 2 * request_lasts_us())
     queue.enqueue(db, "kept")
     restore(db, target, space.key())
     assert queue.dequeue(target) == "kept"

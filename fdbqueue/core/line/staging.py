@@ -177,7 +177,9 @@ class Results:
         tr.clear(self._keys.notice(rid))
 
 
-DEADLINE_US = round(limits.REQUEST_DEADLINE_S * 1_000_000)
+def request_lasts_us() -> int:
+    """Time from the begin of a request, or its renewal, to its deadline."""
+    return round(limits.REQUEST_DEADLINE_S * 1_000_000)
 
 
 class Life:
@@ -374,7 +376,7 @@ class Line:
         tr.add_read_conflict_key(notice)
         tr.add_write_conflict_key(notice)
         tr.set_versionstamped_key(
-            self.keys.request_to_be(rid), request_value(count, now_us + DEADLINE_US, params)
+            self.keys.request_to_be(rid), request_value(count, now_us + request_lasts_us(), params)
         )
 
     def find(self, tr: Transaction, rid: bytes) -> Ticket:
@@ -418,7 +420,7 @@ class Line:
         look, mine = passing(Look(now_us, wanted=count)), Ticket(b"", b"", count, params)
         known = self._known((asked := self._ask(tr, mine, look)).requests)
         may_be_more = len(known) == limits.SERVE_MAX
-        entries = known if may_be_more else [*known, (mine, now_us + DEADLINE_US)]
+        entries = known if may_be_more else [*known, (mine, now_us + request_lasts_us())]
         at = None if may_be_more else len(known)
         seen = self._seen(tr, mine, entries, at, look, self._silent(asked, known, look))
         return self._proceed(tr, self._with_items(tr, seen, asked, look), look)
@@ -519,7 +521,7 @@ class Line:
             [entry for entry in some if entry[0].rid not in silent] for some in (live_ahead, live_behind)
         )
         live = [*live_ahead, *(() if at is None else (known[at],)), *live_behind]
-        idle_until_us = look.now_us - look.held_us + DEADLINE_US
+        idle_until_us = look.now_us - look.held_us + request_lasts_us()
         return Seen(
             mine,
             [ticket for ticket, _ in live],
@@ -601,7 +603,7 @@ class Line:
                 may_be_lost = may_be_lost and len(answers) == len(offers)  # none was buried
             else:
                 deliveries = self.source.deliver(tr, offers, ticket.params)
-                self.results.leave(tr, ticket, deliveries, Notice(look.now_us + DEADLINE_US, crowd))
+                self.results.leave(tr, ticket, deliveries, Notice(look.now_us + request_lasts_us(), crowd))
         return Turn(outcome, answers, crowd=crowd, ahead=take.ahead, may_be_lost=may_be_lost)
 
     def _may_be_lost(self, seen: Seen) -> bool:
@@ -671,7 +673,7 @@ class Line:
 
     def _renew(self, tr: Transaction, ticket: Ticket, now_us: int) -> None:
         tr.add_read_conflict_key(self.keys.request(ticket))  # else a renewal may outlive its request
-        tr.set(self.keys.renewal(ticket), renewal_value(now_us + DEADLINE_US))
+        tr.set(self.keys.renewal(ticket), renewal_value(now_us + request_lasts_us()))
 
     def _leave(self, tr: Transaction, ticket: Ticket) -> Turn:
         if not ticket.stamp:  # a call that passes by

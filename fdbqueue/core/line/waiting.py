@@ -8,7 +8,7 @@ from typing import Any
 from fdb import tuple as layer
 
 from fdbqueue.core.binding import name_of_process
-from fdbqueue.core.line.staging import DEADLINE_US, Line, ask_live
+from fdbqueue.core.line.staging import Line, ask_live, request_lasts_us
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.seam import Transaction
 from fdbqueue.core.sessions.ending import ask_holder
@@ -61,7 +61,7 @@ def waiting_in(
         found.append(
             WaitingCall(
                 count=ticket.count,
-                since=(first_us - DEADLINE_US) / 1_000_000,
+                since=(first_us - request_lasts_us()) / 1_000_000,
                 until=deadline_us / 1_000_000,
                 session=None if holder is None else holder.session,
                 name=None if holder is None else holder.name,

@@ -28,7 +28,7 @@ from fdbqueue.core.arguments import checked_count, checked_event, checked_timeou
 from fdbqueue.core.codec import PayloadCodec
 from fdbqueue.core.database import Database, Service, conflict_in, run, runtime_of
 from fdbqueue.core.line.decision import Look, Notice, Offer, Reason, Source, Swept, Ticket, within
-from fdbqueue.core.line.staging import DEADLINE_US, Line, Outcome, Results, Taken
+from fdbqueue.core.line.staging import Line, Outcome, Results, Taken, request_lasts_us
 from fdbqueue.core.line.taking import Taker, Takes
 from fdbqueue.core.line.wide import (
     WIDE,
@@ -559,7 +559,7 @@ class Holder:
         found = zip(*source.hold_back(tr, within(limits.SERVE_BYTES_MAX, offers)), strict=True)
         held = sorted(found, key=lambda one: one[0].id)  # results are read in the order of their keys
         if held:
-            notice = Notice(self._runtime.now_us() + DEADLINE_US, crowd=1)
+            notice = Notice(self._runtime.now_us() + request_lasts_us(), crowd=1)
             deliveries = source.deliver(tr, [offer for offer, _ in held], params)
             deliveries.sort(key=attrgetter("id"))
             source.line.results.leave(tr, self._ticket, deliveries, notice)
