@@ -470,7 +470,7 @@ def store(tr: Transaction, registry: Registry, name: str, keys: SharedKeys, plan
 
 def lasting_bytes(definition: Definition) -> bytes:
     """The name and all that stays of a queue. Two queues of one id differ in it, or in other options."""
-    return definition.name.encode() + b"\x00" + dataclass_replace(_lasting(definition), version=()).to_bytes()
+    return repr(definition.name).encode() + dataclass_replace(_lasting(definition), version=()).to_bytes()
 
 
 def _lasting(definition: Definition) -> Definition:

@@ -280,6 +280,10 @@ class Steps:
 
     # -- parts of a read ---------------------------------------------------------------------------------
 
+    @property
+    def has_read_version(self) -> bool:
+        return self._snapshot is not None
+
     def _open_snapshot(self) -> Snapshot:
         now_s = self._runtime.monotonic()
         snapshot = self._snapshot

@@ -461,7 +461,7 @@ def apply_transaction_option(settings: TransactionSettings, name: str, param: An
 
 
 def options_for(owner: Any, options: type[_Options]) -> _Options:
-    reference = weakref.WeakMethod(owner._set_option)
+    reference = weakref.WeakMethod(owner.step_option)
 
     def apply(name: str, param: Any) -> None:
         method = reference()

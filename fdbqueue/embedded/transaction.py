@@ -214,7 +214,7 @@ class Transaction(WriteTransaction):
     def options(self) -> TransactionOptions:
         return options_for(self, TransactionOptions)  # type: ignore[return-value]
 
-    def _set_option(self, name: str, param: Any) -> None:
+    def step_option(self, name: str, param: Any) -> None:
         if self._deferred is not None:
             return
         has_written = self._buffer.has_writes and self._settings.read_your_writes
@@ -475,7 +475,7 @@ class Database(OpenStore):
     def options(self) -> DatabaseOptions:
         return options_for(self, DatabaseOptions)  # type: ignore[return-value]
 
-    def _set_option(self, name: str, param: Any) -> None:
+    def step_option(self, name: str, param: Any) -> None:
         self._has_options = True
         self._transaction_defaults = replace(self._transaction_defaults)
         if name == "max_watches":

@@ -53,6 +53,7 @@ from fdbqueue.core.registry import (
     Guard,
     Registry,
     SubspaceGuard,
+    checked_name,
     exists_already,
     require_options,
 )
@@ -348,7 +349,7 @@ class FairHandle(ItemHandle[FairCalls]):
         type: Any = None,
         root: Any = DEFAULT_ROOT,
         guard: Guard | None = None,
-        name: str = "",
+        name: str | None = None,
     ) -> None:
         """`key`: the key function; None if each put gives its key. `guard`, `name`: those of a named queue.
 
@@ -362,8 +363,8 @@ class FairHandle(ItemHandle[FairCalls]):
         self._codec = codec_named(codec, type)
         prefix = checked_prefix("subspace", subspace)
         registry = Registry(root)
-        self._name, self._receipts = name, registry.keys
-        self._items = FairItems(registry, TaskKeys(subspace), self._codec, packed, guard, name)
+        self._name, self._receipts = "" if name is None else checked_name(name), registry.keys
+        self._items = FairItems(registry, TaskKeys(subspace), self._codec, packed, guard, self._name)
         self._aside, self._ask_exists = self._items.aside, self._items.guard
         weighed = frozenset((packed or {}).items())
         self._service = ("fair", prefix, self._codec.key, weighed, self._receipts.prefix)

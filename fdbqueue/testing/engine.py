@@ -418,9 +418,9 @@ class FaultyTransaction(PatientTransaction):
         self._read_log: list[tuple[str, bytes, Any]] = []
         self._is_batch = False
 
-    def _set_option(self, name: str, param: Any) -> None:
+    def step_option(self, name: str, param: Any) -> None:
         self._is_batch = self._is_batch or name == "priority_batch"
-        super()._set_option(name, param)
+        super().step_option(name, param)
 
     def get_read_version(self) -> Future:
         """While batch priority starves, a future that is ready at the end of that."""
@@ -434,7 +434,7 @@ class FaultyTransaction(PatientTransaction):
         return late
 
     def _starves_for(self) -> float:
-        return self._machine.starves_for() if self._is_batch and self._snapshot is None else 0.0
+        return self._machine.starves_for() if self._is_batch and not self.has_read_version else 0.0
 
     # -- reads --------------------------------------------------------------------------------------------
 

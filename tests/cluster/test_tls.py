@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.servers import FDBCLI, FDBSERVER, free_ports, wait_until
+from loadtest.drills.servers import FDBCLI, FDBSERVER, free_ports, wait_until
 from tests.conftest import CLUSTER_FILE
 from tests.page import page
 from tests.pages.blocks import blocks_of

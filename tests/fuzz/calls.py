@@ -20,8 +20,6 @@ from fdbqueue.fleet.options import WorkerKeywords
 from fdbqueue.queues.recipe.calls import Holder
 from fdbqueue.tasks.detached import text_of
 from fdbqueue.tasks.options import PutOptions
-from fdbqueue.tasks.stored.records import id_bytes
-from fdbqueue.tasks.verbs import Target
 from tests.fuzz.world import KEYED, World
 
 Make = Callable[[World], Any]
@@ -39,6 +37,7 @@ LEFT_OUT = {
     "RealRuntime": "functions of Python's own modules",
     "Subspace": "the binding's",
     "Database": "its constructor is that of `open`, its other methods are the engine's",
+    "Database.at": "for parts of the library",
     "Database.known": "for parts of the library",
     "Database.service": "for parts of the library",
     "Database.waiter": "for parts of the library",
@@ -272,7 +271,7 @@ class Call:
         if of in ("TaskQueue", "TaskConsumer") and parameter in ("task", "tasks", "token"):
             task = world.held[self.kind]
             if parameter == "token":
-                return text_of(Target(id_bytes(task.id), task.token))
+                return text_of(task.id, task.token)
             return [task] if parameter == "tasks" else task
         if of in ("ElementQueue", "SimpleElementQueue") and parameter == "name" and method != "named":
             names = world.piece_names if of == "ElementQueue" else world.names

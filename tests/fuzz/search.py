@@ -78,7 +78,7 @@ def _run_once(world: World, trial: Trial) -> Verdict:
     if error is None:
         return Verdict(False)
     violation = _violation(trial, error)
-    if not violation and after != before and not trial.within:
+    if not violation and after != before and not trial.within and not _is_of_a_function(trial):
         changed = visible(repr(sorted(after.items() ^ before.items())[:2]))
         violation = f"a refusal has changed {changed[:300]} ({type(error).__name__})"
     return Verdict(True, violation)
@@ -134,8 +134,8 @@ def _is_documented(trial: Trial, error: BaseException) -> bool:
             return True
         # A transaction of the caller's may be cancelled; a session may not be told of its end in time.
         return bool(TRANSACTIONS & set(trial.hostile.values())) or method == "end_within"
-    if method == "step" and "function" in trial.hostile:
-        return True  # it is the error of that function
+    if _is_of_a_function(trial):
+        return True
     if isinstance(error, OSError) and "path" in trial.hostile:
         return True
     if isinstance(error, NotImplementedError):
@@ -143,6 +143,12 @@ def _is_documented(trial: Trial, error: BaseException) -> bool:
     if isinstance(error, queue.Empty | queue.Full):
         return of in ("Proxy", "PersistentQueue")
     return isinstance(error, FdbQueueError)
+
+
+def _is_of_a_function(trial: Trial) -> bool:
+    """The call has run a function that was given, maybe behind a commit: it is its error."""
+    method = trial.call.name.rpartition(".")[2]
+    return bool({("step", "function"), ("change", "progress")} & {(method, name) for name in trial.hostile})
 
 
 def _place_of(error: BaseException) -> str:

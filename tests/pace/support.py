@@ -104,9 +104,9 @@ class NotingTransaction(Transaction):
         super().step_begin()
         self._given: list[tuple[str, Any]] = []
 
-    def _set_option(self, name: str, param: Any) -> None:
+    def step_option(self, name: str, param: Any) -> None:
         self._given.append((name, param))
-        super()._set_option(name, param)
+        super().step_option(name, param)
 
     @property
     def _is_batch(self) -> bool:

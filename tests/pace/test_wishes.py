@@ -139,7 +139,7 @@ def test_background_work_keeps_its_tags_at_default_priority():
     assert [(one.priority, one.tags) for one in seen] == [("default", ("reports",))] * 2
 
 
-def test_a_service_of_upkeep_at_default_priority_keeps_the_tags_of_calls():
+def test_a_service_of_plain_upkeep_has_the_tags_of_calls():
     db, cluster, _ = opened(Wishes(("reports",), "default"))
     with db:
         queue = fdbqueue.Queue.named(db, "items")

@@ -21,7 +21,7 @@ _ITEMS = "exact_items recipe batches exact_types item_partitions clearing agreed
 _CALLS = "together doubted receipts late combined interrupts closing order"
 _LINE = "crowd waits crossed exact_line paired_line emptied stops interrupted_waits lasting killed signs"
 _KEYED = "keyed exact exact_mixed composed fairness rounds laned damaged"
-_SESSIONS = "takeover exact_sessions paired_sessions temporary sharing cancels doubted killed"
+_SESSIONS = "takeover exact_sessions paired_sessions temporary sharing skewed cancels doubted killed"
 _TASKS = "exact exact_mixed composed paired together tasks acks unique told steps damaged"
 _FLEETS = "batched exact_worker poisoned refilled fleet several hooked retained unavailable outages"
 _OF_TASKS = "partitions paired_partitions together_partitions exact_partitions"
@@ -35,6 +35,7 @@ ROOMS: Mapping[str, str] = {
     "aio": "awaited_recipe awaited_tasks awaited_waits",
     "core/calls": _CALLS,
     "core/once": _CALLS,
+    "core/pace": "starving",
     "core/partitions": f"{_OF_TASKS} item_partitions",
     "core/registry": "named temporary unwanted",
     "dead_letters": _DEAD,

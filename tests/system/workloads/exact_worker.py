@@ -55,7 +55,7 @@ class Plan:
             random.choice((None, 1, 2, 4)),
             random.choice((0.0, 0.5, 3.0)),
             random.choice((1.0, 2.0, 3.0)),
-            random.choice((2.0, 100.0)),
+            random.choice((3.0, 100.0)),
             random.choice((None, 2.0)),
             Said.drawn(more),
         )
