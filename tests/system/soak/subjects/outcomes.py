@@ -9,7 +9,6 @@ failures   value           answers the failed attempts, and their errors
 """
 
 import json
-import logging
 import math
 import threading
 from collections import Counter
@@ -33,9 +32,6 @@ from fdbqueue.testing.history import REFUSED
 from tests.system.soak.client import PAGE_ROWS, REFUSALS, Client
 from tests.system.soak.rules import LEASED, Evidence, Stored, found, in_turn, in_turn_by_key, one_at_a_time
 from tests.system.soak.subjects.tasks import ENDED_ALONE_MAX, Coloured, Leased, stored_in
-
-# The handlers fail on purpose; without this handler, their failures go to stderr.
-logging.getLogger("fdbqueue.worker").addHandler(logging.NullHandler())
 
 Lease = list[str]
 Plan = Sequence[tuple[HeldTask, str]]
