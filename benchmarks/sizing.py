@@ -70,7 +70,7 @@ class Client(NamedTuple):
 
 
 def work(url: str, root: str, name: str, shape: Shape, seconds: float) -> Client:
-    """Put, take and ack tasks for so long."""
+    """Put, take and ack tasks for `seconds`."""
     spent = Counter[str]()  # whole microseconds
 
     def timed(call: str, run: Any) -> Any:

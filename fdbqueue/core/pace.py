@@ -95,10 +95,11 @@ class _Kind(NamedTuple):
     """True if the options of the user hold at default priority, too, and its limits at all."""
 
 
-UPKEEP = _Kind(limits.BATCH_PATIENCE_S, False)
-LOOK = _Kind(limits.BATCH_PATIENCE_S, True)
-BACKGROUND = _Kind(limits.BACKGROUND_PATIENCE_S, True)
-_KINDS = {"upkeep": UPKEEP, "look": LOOK, "background": BACKGROUND}
+_KINDS = {
+    "upkeep": _Kind(limits.BATCH_PATIENCE_S, False),
+    "look": _Kind(limits.BATCH_PATIENCE_S, True),
+    "background": _Kind(limits.BACKGROUND_PATIENCE_S, True),
+}
 
 
 class Manner(NamedTuple):
@@ -168,10 +169,8 @@ class Attempts:
             self._timeout_s = _smaller(timeout_s, manner.wishes.timeout_s)
         self._began_at = database.runtime.monotonic()
         self._patience_s = manner.patience_s
-        if (
-            self._patience_s is not None and self._timeout_s is not None
-        ):  # else a short time would all be waited
-            self._patience_s = min(self._patience_s, self._timeout_s / 2)
+        if self._patience_s is not None and self._timeout_s is not None:
+            self._patience_s = min(self._patience_s, self._timeout_s / 2)  # the rest is for the body
         self._until: float | None = None
         self._retries = -1
 
@@ -182,7 +181,7 @@ class Attempts:
         """
         self._retries += 1
         if not self._retries:
-            self._limit(tr)
+            limit_attempts(tr.options, self._retry_limit, self._timeout_s)
         if self._is_batch and not self._is_let_in(tr):
             self._is_batch = False
             self._database.counters.note_fallback()
@@ -190,9 +189,6 @@ class Attempts:
             self._limit_the_rest(tr)
         if not self._is_batch and self._manner.is_limited:
             self._tag(tr)
-
-    def _limit(self, tr: Transaction) -> None:
-        limit_attempts(tr.options, self._retry_limit, self._timeout_s)
 
     def _limit_the_rest(self, tr: Transaction) -> None:
         retries, left_s = self._retry_limit, self._timeout_s

@@ -308,9 +308,10 @@ class DeadLetters(TaskHandle, KeepsAside):
         """
         database = as_database(db)
         checked_stop(stop, database)
+        paced = database.at("background")
         with database.waiter(stop) as waiter:
             while True:
-                done = self.step_redrive(database.at("background"))
+                done = self.step_redrive(paced)
                 if done.redrive.state != RedriveState.RUNNING:
                     return done.redrive
                 waiter.pause(min(done.wait_s, limits.REDRIVE_LOOK_S))

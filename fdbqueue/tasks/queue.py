@@ -470,8 +470,8 @@ class TaskQueue(Looks, Leaving, Putting, KeepsAside):
         by = f"{runtime.host_name()}:{runtime.process_id()}"
         altered = self._once(tr, "alter", lambda change: late.altering.alter(change, asked, by))
         if not is_transaction(tr):
-            altering = late.altering.Altering(self._calls(tr).parts)
-            while run(at_pace(tr, "upkeep"), altering.step):
+            altering, paced = late.altering.Altering(self._calls(tr).parts), at_pace(tr, "upkeep")
+            while run(paced, altering.step):
                 pass
         return altered
 

@@ -69,8 +69,8 @@ def repartition(
     plan = parts.shape.registry.write(target, lambda tr: begin(tr, parts.shape, count))
     before = was if plan is None else plan.before or was
     if not is_transaction(target):
-        settling = Settling(parts, monotonic)
-        while run(at_pace(target, "upkeep"), settling.step):
+        settling, paced = Settling(parts, monotonic), at_pace(target, "upkeep")
+        while run(paced, settling.step):
             pass
         plan = parts.plan  # as the last step has found it
     return Repartition(before, count, is_finished=plan is None or not plan.before)

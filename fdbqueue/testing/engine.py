@@ -387,7 +387,7 @@ class FaultyDatabase(Database):
         self.machine = machine
 
     @property
-    def starves(self) -> bool:  # type: ignore[override]
+    def starves(self) -> bool:  # type: ignore[override]  # each machine decides, not the class
         return bool(self.machine.starving)
 
     def create_transaction(self) -> "FaultyTransaction":

@@ -171,7 +171,8 @@ class Keeper:
         self._thread: Thread | None = None
         self._is_exiting = False
         self._sweep_at = self._tidy_at = self._count_at = float("-inf")
-        self._gone = Gone(database.at("upkeep"), keys)
+        self._upkeep, self._renewal = database.at("upkeep"), database.at("renewal")
+        self._gone = Gone(self._upkeep, keys)
         self.sharers = 1
         """Number of processes that sweep under this root, as far as this one knows."""
         self._chores: list[Chore] = []
@@ -339,7 +340,7 @@ class Keeper:
             after: bytes | None = None
             while True:
                 # Its transactions wait for as long as it takes: a session of ours may die meanwhile.
-                batch = partial(end_the_dead, self._database.at("upkeep"), self._keys, after)
+                batch = partial(end_the_dead, self._upkeep, self._keys, after)
                 after = self.silence.ask(self, batch)
                 if after is None or self._stop.is_set():
                     return
@@ -478,11 +479,11 @@ class Keeper:
     def ask(self, body: Callable[[Transaction], T]) -> T:
         """Run a transaction with a time limit; `silence` measures how long the database does not answer."""
         self.beat()  # each question of a round may wait for batch priority
-        return self._ask(self._database.at("upkeep"), body)
+        return self._ask(self._upkeep, body)
 
     def renew(self, body: Callable[[Transaction], T]) -> T:
         """As `ask`, for a heartbeat: no option of the user may delay it."""
-        return self._ask(self._database.at("renewal"), body)
+        return self._ask(self._renewal, body)
 
     def _ask(self, database: Database, body: Callable[[Transaction], T]) -> T:
         return self.silence.ask(self, partial(run, database, body, timeout_s=limits.CLOSE_TIMEOUT_S))
