@@ -20,6 +20,7 @@ import fdbqueue
 from fdbqueue import Database, Queue, Session, TaskQueue
 from fdbqueue.core.registry import Registry
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue.core.runtime import RealRuntime
 from fdbqueue.core.sessions.session import own_session_of
 from fdbqueue.operate.estimate import KINDS, OPTIONS, Call, calls_of, cost_of
 
@@ -252,9 +253,16 @@ SHAPES = (
 )
 
 
+class StillRuntime(RealRuntime):
+    """A take that is half a second late tidies the line, too: no call is late by this clock."""
+
+    def monotonic(self) -> float:
+        return 0.0
+
+
 @contextmanager
 def counting() -> Iterator[Counts]:
-    with fdbqueue.open("memory:") as opened:
+    with fdbqueue.open("memory:", runtime=StillRuntime()) as opened:
         counts = Counts(opened)
         yield counts
         counts.db.close()  # before the engine: the session ends

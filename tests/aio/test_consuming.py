@@ -59,6 +59,8 @@ async def test_a_body_that_is_left_releases_its_task(
     await released(db, queue)
 
     assert consuming.cancelled() == (leave == "cancel")
+    if leave == "error":
+        assert isinstance(consuming.exception(), KeyError)
     assert await numbers(db, queue) == {"ready": 2, "taken": 0, "done": 0}
 
 
