@@ -242,7 +242,11 @@ def read_on(url: str, prefix: bytes, orders: Connection) -> None:
 
 
 def work_on(url: str, root: bytes, is_on: bool, orders: Connection) -> None:
-    """Background work, each kind in a thread, or none, until an order comes. Send what was done, and end."""
+    """Background work, each kind in a thread, or none, until an order comes. Send what was done, and end.
+
+    It stands for another host: it leaves the processors of this one to the server and the readers.
+    """
+    os.nice(19)
     work = Background(fdbqueue.open(url), Subspace(rawPrefix=root))
     kinds = (work.verify, work.export, work.redrive, work.purge, work.sweep)
     for kind in kinds if is_on else ():
