@@ -33,7 +33,7 @@ from fdb.subspace_impl import Subspace
 from fdbqueue.core import limits
 from fdbqueue.core.arguments import checked_text, writable
 from fdbqueue.core.codec import type_name
-from fdbqueue.core.database import run
+from fdbqueue.core.database import at_pace, run
 from fdbqueue.core.errors import (
     DefinitionUnreadable,
     ImportUnfinished,
@@ -269,7 +269,7 @@ class Registry:
         Conflicts: every call on the queue.
         Raises: QueueNotFound; LayoutNewer, as a newer layout may have keys elsewhere, too.
         """
-        self.write(target, lambda tr: self._drop(tr, checked_name(name)))
+        self.write(at_pace(target, "background"), lambda tr: self._drop(tr, checked_name(name)))
 
     def names(
         self, target: DatabaseOrTransaction, after: str = "", limit: int = limits.QUEUES_LISTED_MAX

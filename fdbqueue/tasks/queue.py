@@ -382,6 +382,7 @@ class TaskQueue(Looks, Leaving, Putting, KeepsAside):
         do.
         Conflicts: every call on a task of the queue.
         """
+        tr = at_pace(tr, "background")
         self._once_in_all(tr, "truncate", verbs.truncate_in_all)
         verbs.free_keys(tr, self._shape)
 
@@ -395,7 +396,8 @@ class TaskQueue(Looks, Leaving, Putting, KeepsAside):
         Conflicts: a change of the tasks.
         """
         few = min(checked_count("count", count), limits.VERB_BATCH)
-        return self._once_in_all(tr, "truncate", partial(verbs.remove_first_in_all, count=few))
+        body = partial(verbs.remove_first_in_all, count=few)
+        return self._once_in_all(at_pace(tr, "background"), "truncate", body)
 
     def pause(self, tr: DatabaseOrTransaction) -> None:
         """Let no task be taken until `resume`: takes find nothing, or wait. Other verbs work as before.
@@ -509,6 +511,7 @@ class TaskQueue(Looks, Leaving, Putting, KeepsAside):
         TooMuchForOneTransaction if more than limits.VERB_BATCH requests are dead, or leases over and not
         swept.
         """
+        tr = at_pace(tr, "background")
         dropping = late.creating.Dropping(self._calls(tr).parts, tr, self._of(tr))
         dropping.drop(partial(self._once_in_all, tr, "drop", dropping.attempt))
 

@@ -1,5 +1,6 @@
 """Work that no caller waits for has batch priority; while that starves, it goes on at default priority."""
 
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -104,6 +105,40 @@ def test_sweeps_and_ends_of_dead_sessions_have_batch_priority(pdb, cluster, queu
         with cluster.watched() as seen:
             keeper.tick()
         assert priorities(seen) == ["batch"]
+
+
+def purge_elements(db):
+    elements = fdbqueue.SimpleElementQueue.named(db, "elements")
+    elements.lock(db, elements.add(db, "x"))
+    return lambda: elements.purge(db, maxlock=1e-6)
+
+
+PURGES = {
+    "truncate": lambda db: partial(fdbqueue.TaskQueue.open(db, "jobs").truncate, db),
+    "truncate_some": lambda db: partial(fdbqueue.TaskQueue.open(db, "jobs").truncate_some, db),
+    "drop": lambda db: partial(fdbqueue.TaskQueue.open(db, "jobs").drop, db),
+    "registry": lambda db: partial(Registry(DEFAULT_ROOT).drop, db, "jobs"),
+    "clear": lambda db: partial(fdbqueue.Queue.named(db, "items").clear, db),
+    "purge": purge_elements,
+}
+
+
+@pytest.mark.parametrize("name", PURGES)
+def test_a_purge_has_batch_priority(name, pdb, cluster, queue):
+    queue.put(pdb, "x")
+    purge = PURGES[name](pdb)
+    with cluster.watched() as seen:
+        purge()
+    assert priorities(seen) == ["batch"]
+
+
+def test_a_starved_purge_goes_on_after_its_patience(pdb, cluster, runtime, queue):
+    queue.put(pdb, "x")
+    cluster.is_squeezed = True
+    with cluster.watched() as seen:
+        queue.drop(pdb)
+    assert priorities(seen) == ["default"]
+    assert runtime.waited_s == pytest.approx(limits.BACKGROUND_PATIENCE_S, abs=0.1)
 
 
 def test_a_heartbeat_has_default_priority(pdb, cluster):

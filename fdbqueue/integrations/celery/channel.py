@@ -129,7 +129,7 @@ class Queues(QueueMap):
         return removed
 
     def _purge_some(self, queue: TaskQueue) -> int:
-        return self.registry.write(self.database(), lambda tr: _purge_some(tr, queue))
+        return self.registry.write(self.database().at("background"), lambda tr: _purge_some(tr, queue))
 
     def exists(self, name: str) -> bool:
         return self.registry.look(self.database(), name) is not None

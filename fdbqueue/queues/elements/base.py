@@ -11,7 +11,7 @@ from typing import Any, NewType, Self, TypeVar
 
 from fdbqueue.core import limits
 from fdbqueue.core.arguments import checked_function, checked_int, checked_prefix, checked_seconds, too_many
-from fdbqueue.core.database import Handle, as_database, is_transaction, run, runtime_in
+from fdbqueue.core.database import Handle, as_database, at_pace, is_transaction, run, runtime_in
 from fdbqueue.core.errors import (
     CannotLock,
     DamagedElement,
@@ -260,6 +260,7 @@ class ElementBase(Handle, KeepsAside):
         checked_seconds("maxtemp", maxtemp)
         checked_seconds("maxlock", maxlock)
         self._cursor.end()
+        tr = at_pace(tr, "background")
         if maxlock:
             before_us = runtime_in(tr).now_us() - round(maxlock * 1_000_000)
             old = self._old_locks(tr, before_us)

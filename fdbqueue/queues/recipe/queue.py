@@ -47,6 +47,7 @@ from fdbqueue.core.database import (
     Handle,
     Service,
     as_database,
+    at_pace,
     is_transaction,
     run,
     runtime_in,
@@ -475,7 +476,7 @@ class Queue(Enqueuing, Dequeuing, KeepsAside):
         Raises: SubspaceInUse if the subspace holds keys of something else; then nothing is cleared.
         """
         recipe = self._recipe_of(tr)
-        run(tr, lambda tr: recipe.clear(writable(tr)))
+        run(at_pace(tr, "background"), lambda tr: recipe.clear(writable(tr)))
 
     def waiting(self, tr: DatabaseOrTransaction, limit: int) -> "list[WaitingCall]":
         """The calls that wait for values, in the order of the line: the first `limit`, at most
