@@ -24,6 +24,7 @@ from fdbqueue.operate.exports.file import FinishedFile
 from fdbqueue.operate.exports.importing import Import
 from fdbqueue.operate.overview import Overview
 from fdbqueue.operate.verify.verify import verify
+from fdbqueue.tasks.firing import Pass
 from tests.pace.support import opened
 from tests.support import COMMIT_UNKNOWN, NOT_COMMITTED
 from tests.tasks.support import IdleThread
@@ -139,6 +140,17 @@ def test_a_starved_purge_goes_on_after_its_patience(pdb, cluster, runtime, queue
         queue.drop(pdb)
     assert priorities(seen) == ["default"]
     assert runtime.waited_s == pytest.approx(limits.BACKGROUND_PATIENCE_S, abs=0.1)
+
+
+@pytest.mark.usefixtures("queue")
+def test_the_keeper_fires_schedules_at_default_priority(pdb, cluster, runtime, monkeypatch):
+    fdbqueue.Schedule.create(pdb, "often", every=1, queue="jobs")
+    later_us = runtime.now_us() + 2_000_000
+    monkeypatch.setattr(runtime, "now_us", lambda: later_us)
+    cluster.is_squeezed = True
+    with cluster.watched() as seen:
+        assert Pass(pdb, KEYS).fire_all(keeper_of(pdb, KEYS)) > 0
+    assert (priorities(seen), runtime.waited_s) == (["default"], 0)
 
 
 def test_a_heartbeat_has_default_priority(pdb, cluster):

@@ -126,6 +126,9 @@ class Round(Protocol):
     def ask(self, body: Callable[[Transaction], T]) -> T:
         """Run a transaction with a time limit."""
 
+    def ask_at_once(self, body: Callable[[Transaction], T]) -> T:
+        """As `ask`, at default priority: a user waits for it."""
+
     def beat(self) -> None:
         """Renew the heartbeats that are due, in the middle of long work."""
 
@@ -481,8 +484,8 @@ class Keeper:
         self.beat()  # each question of a round may wait for batch priority
         return self._ask(self._upkeep, body)
 
-    def renew(self, body: Callable[[Transaction], T]) -> T:
-        """As `ask`, for a heartbeat: no option of the user may delay it."""
+    def ask_at_once(self, body: Callable[[Transaction], T]) -> T:
+        """As `ask`, for a heartbeat or a promised time: neither batch priority nor an option delays it."""
         return self._ask(self._renewal, body)
 
     def _ask(self, database: Database, body: Callable[[Transaction], T]) -> T:

@@ -149,7 +149,7 @@ class Session(Handle):
     def beat(self) -> None:
         """Renew the heartbeat. Reads: the keys of this session. Writes: the same keys. Conflicts: its end."""
         self._beat_at = self._runtime.monotonic() + self.ttr / limits.BEATS_PER_TTR
-        ttr_s = self._keeper.renew(self._beat)
+        ttr_s = self._keeper.ask_at_once(self._beat)
         if ttr_s is None:
             self.lost = True  # a later answer never undoes this: the session may have been ended meanwhile
         else:
