@@ -177,7 +177,7 @@ class Services:
 
 T = TypeVar("T")
 
-Pace = Literal["call", "renewal", "upkeep", "look", "background"]
+Pace = Literal["call", "liveness", "upkeep", "look", "background"]
 
 
 class Attempts(Protocol):

@@ -121,9 +121,10 @@ class Manner(NamedTuple):
 def manner_of(wishes: Wishes | None, name: str) -> Manner | None:
     """The manner of one kind of work, as Database.at names it; None for plain transactions.
 
-    A renewal of leases has no options at all, or a throttled tag would end leases.
+    Of liveness are heartbeats, renewals of leases and ends of dead sessions. They have no options at all: a
+    throttled tag would end leases, or keep tasks of the dead from the living.
     """
-    if name == "renewal" or (name == "call" and wishes is None):
+    if name == "liveness" or (name == "call" and wishes is None):
         return None
     wishes = wishes or Wishes()
     if name == "call":

@@ -606,5 +606,5 @@ class Heartbeat:
                     _log.debug("task %s: its attempt does not count, the database was away", hold.task.id)
 
     def _ask(self, body: Callable[[Transaction], T]) -> T:
-        question = partial(run, self._database.at("renewal"), body, timeout_s=limits.CLOSE_TIMEOUT_S)
+        question = partial(run, self._database.at("liveness"), body, timeout_s=limits.CLOSE_TIMEOUT_S)
         return self._silence.ask(self, question)

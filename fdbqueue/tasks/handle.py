@@ -570,7 +570,7 @@ class Taking(TaskHandle):
         few = checked_items("tasks", tasks)
         require_verb_batch(len(few))
         targets = [self._target(tr, task, None) for task in few]
-        return run(at_pace(tr, "renewal"), partial(self._renew, targets=targets, alone=is_database(tr)))
+        return run(at_pace(tr, "liveness"), partial(self._renew, targets=targets, alone=is_database(tr)))
 
     def _renew(self, tr: Transaction, targets: Sequence[Target], alone: bool) -> Renewed:
         leases = self._calls(tr).parts.each(writable(tr), targets, verbs.renew)

@@ -98,7 +98,7 @@ def test_a_look_at_all_queues_has_batch_priority(look, pdb, cluster):
     assert priorities(seen) == ["batch"]
 
 
-def test_sweeps_and_ends_of_dead_sessions_have_batch_priority(pdb, cluster, queue):
+def test_sweeps_and_looks_for_dead_sessions_have_batch_priority(pdb, cluster, queue):
     queue.put(pdb, "x", delay=1000)
     with fdbqueue.Session(pdb):
         keeper = keeper_of(pdb, KEYS)
@@ -151,6 +151,21 @@ def test_the_keeper_fires_schedules_at_default_priority(pdb, cluster, runtime, m
     with cluster.watched() as seen:
         assert Pass(pdb, KEYS).fire_all(keeper_of(pdb, KEYS)) > 0
     assert (priorities(seen), runtime.waited_s) == (["default"], 0)
+
+
+def test_only_the_look_for_a_dead_session_waits(pdb, cluster, runtime, queue, monkeypatch):
+    """Its end takes some transactions for each queue."""
+    monkeypatch.setattr(runtime, "spawn", lambda *_: IdleThread())
+    session, keeper = fdbqueue.Session(pdb, ttr=1), keeper_of(pdb, KEYS)
+    queue.put(pdb, "x")
+    queue.take(pdb, timeout=0, session=session)
+    keeper.forget(session)
+    later_us = runtime.now_us() + 2_000_000
+    monkeypatch.setattr(runtime, "now_us", lambda: later_us)
+    runtime.waited_s, cluster.is_squeezed = 2, True
+    keeper._end_the_dead()
+    assert runtime.waited_s - 2 == pytest.approx(limits.BATCH_PATIENCE_S, abs=0.1)
+    assert queue.statistics(pdb)["tasks"]["ready"] == 1
 
 
 def test_a_heartbeat_has_default_priority(pdb, cluster):

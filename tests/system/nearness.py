@@ -35,7 +35,7 @@ ROOMS: Mapping[str, str] = {
     "aio": "awaited_recipe awaited_tasks awaited_waits",
     "core/calls": _CALLS,
     "core/once": _CALLS,
-    "core/pace": "starving",
+    "core/pace": "starving starved",
     "core/partitions": f"{_OF_TASKS} item_partitions",
     "core/registry": "named temporary unwanted",
     "dead_letters": _DEAD,

@@ -400,6 +400,8 @@ class Overdues:
 def end_the_dead(database: Database, keys: RootKeys, after: bytes | None = None) -> bytes | None:
     """End the first overdue sessions behind the place `after`, at most limits.DEAD_SESSIONS_MAX.
 
+    Only the look may wait for batch priority: an end takes some transactions for each queue, and the living
+    wait for the tasks.
     Returns the place behind them, None at the end.
     """
     now_us = database.runtime.now_us()
@@ -407,7 +409,7 @@ def end_the_dead(database: Database, keys: RootKeys, after: bytes | None = None)
     def look(tr: Transaction) -> Overdues:
         return ask_overdue(tr, keys, now_us, after)()
 
-    found = run(database, look, timeout_s=limits.CLOSE_TIMEOUT_S)
+    found = run(database.at("upkeep"), look, timeout_s=limits.CLOSE_TIMEOUT_S)
     end_overdue(database, keys, found.dead)
     return found.next
 

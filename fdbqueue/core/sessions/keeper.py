@@ -174,8 +174,8 @@ class Keeper:
         self._thread: Thread | None = None
         self._is_exiting = False
         self._sweep_at = self._tidy_at = self._count_at = float("-inf")
-        self._upkeep, self._renewal = database.at("upkeep"), database.at("renewal")
-        self._gone = Gone(self._upkeep, keys)
+        self._upkeep, self._liveness = database.at("upkeep"), database.at("liveness")
+        self._gone = Gone(self._liveness, keys)
         self.sharers = 1
         """Number of processes that sweep under this root, as far as this one knows."""
         self._chores: list[Chore] = []
@@ -343,7 +343,7 @@ class Keeper:
             after: bytes | None = None
             while True:
                 # Its transactions wait for as long as it takes: a session of ours may die meanwhile.
-                batch = partial(end_the_dead, self._upkeep, self._keys, after)
+                batch = partial(end_the_dead, self._liveness, self._keys, after)
                 after = self.silence.ask(self, batch)
                 if after is None or self._stop.is_set():
                     return
@@ -486,7 +486,7 @@ class Keeper:
 
     def ask_at_once(self, body: Callable[[Transaction], T]) -> T:
         """As `ask`, for a heartbeat or a promised time: neither batch priority nor an option delays it."""
-        return self._ask(self._renewal, body)
+        return self._ask(self._liveness, body)
 
     def _ask(self, database: Database, body: Callable[[Transaction], T]) -> T:
         return self.silence.ask(self, partial(run, database, body, timeout_s=limits.CLOSE_TIMEOUT_S))
