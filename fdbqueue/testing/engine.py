@@ -48,6 +48,8 @@ class Faults:
       commit or without one).
     - Each commit that writes, in a workload that asks for it: `version_changed` (1039). The commit arrives
       within two seconds, or never, and not after the next commit of its transaction.
+    - Each request for a read version at batch priority, in a workload that asks for it: `batch_throttled`
+      (1051).
     - Each commit that writes, right after a conflict of the same transaction: `unknown_after_conflict` (1021,
       after a commit or without one).
     - Each read or commit: `too_old` (1007). Each read: `future_version` (1009).
@@ -73,6 +75,7 @@ class Faults:
     die: float = 0.0
     stall: float = 0.0
     version_changed: float = 0.0
+    batch_throttled: float = 0.0
     unknown_after_conflict: float = 0.0
     slow_reply_max_s: float = 4.0
     stall_max_s: float = 300.0
@@ -135,7 +138,10 @@ _RANGES: Mapping[str, tuple[float, float]] = {
     "die": (0.0003, 0.01),
     "stall": (0.0003, 0.01),
 }
-_RANGES_OF_MORE: Mapping[str, tuple[float, float]] = {"version_changed": (0.02, 0.5)}
+_RANGES_OF_MORE: Mapping[str, tuple[float, float]] = {
+    "version_changed": (0.02, 0.5),
+    "batch_throttled": (0.1, 1.0),
+}
 # Last, so that the other faults of a seed stay as they were before there was this one.
 _RANGES_DRAWN_LAST: Mapping[str, tuple[float, float]] = {"unknown_after_conflict": (0.1, 1.0)}
 KINDS = (*_RANGES, *_RANGES_OF_MORE, *_RANGES_DRAWN_LAST, "clock_skew_s")
@@ -192,6 +198,7 @@ _CODES = {
     "too_old": 1007,
     "future_version": 1009,
     "version_changed": CLUSTER_VERSION_CHANGED,
+    "batch_throttled": 1051,
 }
 _WATCH_LATE_S = (0.001, 2.0)
 _WATCH_VERY_LATE_S = (5.0, 60.0)
@@ -423,7 +430,9 @@ class FaultyTransaction(PatientTransaction):
         super().step_option(name, param)
 
     def get_read_version(self) -> Future:
-        """While batch priority starves, a future that is ready at the end of that."""
+        """At batch priority: refused, or while that starves, a future that is ready at the end of that."""
+        if self._is_throttled():
+            return Future(None, FDBError(_CODES["batch_throttled"]))
         left_s = self._starves_for()
         if not left_s:
             return super().get_read_version()
@@ -432,6 +441,10 @@ class FaultyTransaction(PatientTransaction):
         if left_s < inf:
             machine.scheduler.call_at(machine.scheduler.now + left_s, late.complete)
         return late
+
+    def _is_throttled(self) -> bool:
+        asks = self._is_batch and not self.has_read_version
+        return asks and self._machine.happens("batch_throttled")
 
     def _starves_for(self) -> float:
         return self._machine.starves_for() if self._is_batch and not self.has_read_version else 0.0

@@ -82,6 +82,24 @@ def test_a_conflict_may_be_followed_by_an_unknown_result() -> None:
     assert [after for code, after in pairs if code == 1020] == [1021] * codes[:-1].count(1020)
 
 
+def test_a_request_at_batch_priority_may_be_refused() -> None:
+    codes: list[int] = []
+
+    def attempt(client: Client) -> None:
+        tr = client.db.create_transaction()
+        tr.get_read_version().wait()  # at default priority
+        tr.reset()
+        tr.options.set_priority_batch()
+        try:
+            tr.get_read_version().wait()
+        except FDBError as error:
+            codes.append(error.code)
+            tr.on_error(error).wait()
+
+    result, _ = simulated(Faults(batch_throttled=1.0), attempt)
+    assert (codes, result.violations) == ([1051], ())
+
+
 def test_a_retry_loop_survives_all_faults() -> None:
     faults = Faults(0.3, 0.2, 0.2, 0.1, 0.1, 0.3)
     for seed in range(20):

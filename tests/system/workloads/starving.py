@@ -25,9 +25,9 @@ ENDED_WITHIN_S = 4.0
 """The looks of a round of a keeper wait for batch priority, each for limits.BATCH_PATIENCE_S at most."""
 
 
-@workload(clients=2, steps=4)
+@workload(clients=2, steps=4, more=("batch_throttled",))
 def starving(simulation: Simulation, size: Size) -> Sequence[Checker]:
-    """Other workloads while batch priority starves: sweeps, and the ends of dead sessions, go on."""
+    """Other workloads while batch priority starves, or is refused (1051): sweeps and ends go on."""
     start = simulation.random.choice((0.0, simulation.random.uniform(0, 60)))
     simulation.starving = [(start, simulation.random.choice((start + 20, start + 300, inf)))]
     return one_of(STARVED, simulation, size)
