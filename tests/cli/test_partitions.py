@@ -166,6 +166,18 @@ def test_spread_starts_fdbcli_with_a_bounded_length(monkeypatch: pytest.MonkeyPa
     assert list(queues._in_runs(lines)) == [lines[:2], lines[2:3], lines[3:4], lines[4:]]
 
 
+def test_spread_names_the_cluster_file_of_a_url_with_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[list[str]] = []
+    monkeypatch.setattr(queues.shutil, "which", lambda _: "fdbcli")
+    monkeypatch.setattr(queues, "_run", lambda command: started.append(command) or "")
+    queues._fdbcli("fdb:/etc/fdb.cluster?tag=reports")(["status"])
+    queues._fdbcli("fdb:?tag=reports")(["status"])
+    assert started == [
+        ["fdbcli", "-C", "/etc/fdb.cluster", "--exec", "status"],
+        ["fdbcli", "--exec", "status"],
+    ]
+
+
 def test_spread_without_fdbcli_says_so(program: Within, monkeypatch: pytest.MonkeyPatch) -> None:
     if not program.url.startswith("fdb:"):
         pytest.skip("a directory has no storage servers")

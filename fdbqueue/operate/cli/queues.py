@@ -483,7 +483,7 @@ def _fdbcli(url: str) -> Callable[[Sequence[str]], str]:
     program = shutil.which(FDBCLI)
     if program is None:
         raise CommandError("there is no fdbcli on the PATH: without --apply, the lines are printed for it")
-    cluster_file = url.removeprefix("fdb:")
+    cluster_file = url.removeprefix("fdb:").partition("?")[0]
     start = [program, *(["-C", cluster_file] if cluster_file else []), "--exec"]
 
     return lambda lines: "".join(_run([*start, ";".join(some)]) for some in _in_runs(lines))
