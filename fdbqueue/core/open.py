@@ -5,6 +5,7 @@ requests carry that name in the Host header.
 """
 
 import os
+import re
 from collections.abc import Callable, Sequence
 from ipaddress import ip_address
 from pkgutil import resolve_name
@@ -54,7 +55,9 @@ def is_address(host: str) -> bool:
 PRIVATE_URL = "memory:"
 _DEFAULT_URL = "embedded:./fdbqueue-data"
 _SHARED_SCHEME = "embedded+shared"
-_DURABILITY = "?durability="
+_DURABILITY = "durability="
+_QUERY = re.compile(r"\?(?=(?:durability|tag|priority|timeout|retry_limit)=)")
+"""The begin of a query behind the path of a directory, which may have a question mark itself."""
 _FLUSH_OF = {"commit": Flush.NOW, "soon": Flush.SOON, "process": Flush.NEVER}
 DIRECTORY_SCHEMES = ("embedded", _SHARED_SCHEME)
 
@@ -109,7 +112,7 @@ def open(
     calls. `transaction_timeout_s` ends a transaction with the error 1031, and its commit may be stored;
     `transaction_retry_limit` ends it with the error of the last attempt. Heartbeats and renewals have none of
     the four: a worker may be late with an ack, but its lease holds. Without a cluster, `tags` and `priority`
-    have no effect. The URL of a cluster may have all four:
+    have no effect. The URL of a cluster or a directory may have all four:
     `fdb:PATH?tag=NAME&priority=batch&timeout=S&retry_limit=N`.
 
     Raises UnknownUrl; ClientLibraryMissing, ClientLibraryTooOld or ClusterForked on the way to a cluster;
@@ -142,11 +145,13 @@ def wished(tags: Any, priority: Any, timeout_s: Any, retry_limit: Any) -> Any:
 
 def with_query(url: str, wishes: Any) -> str:
     """The URL by which other processes open the database with these options. Raises InvalidArgument."""
-    if wishes is None or not url.startswith("fdb:"):
+    scheme, _, rest = url.partition(":")
+    if wishes is None or scheme not in ("fdb", *DIRECTORY_SCHEMES):
         return url
-    if "?" in url:
+    if "?" in rest if scheme == "fdb" else place_of(url)[2]:
         raise InvalidArgument(name="url", wanted="one without options, beside options", got=url)
-    return f"{url}?{resolve_name(f'{_PACE}:query_of')(wishes)}"
+    mark = "&" if _QUERY.search(rest) else "?"
+    return f"{url}{mark}{resolve_name(f'{_PACE}:query_of')(wishes)}"
 
 
 def grant(database: Database, wishes: Any) -> Database:
@@ -186,24 +191,28 @@ def open_url(url: str, create: bool, runtime: Runtime, session_ttr_s: float, eng
     require_known(url)
     scheme, _, rest = url.partition(":")
     if scheme == "fdb":
-        path, mark, query = rest.partition("?")
-        wishes = resolve_name(f"{_PACE}:wishes_in")(url, query) if mark else None
+        path, _, query = rest.partition("?")
+        wishes = _wishes_in(url, query)
         cluster = engines.cluster(in_home(path, url) if path else None)
-        database = _named(engines.over(cluster, runtime, session_ttr_s=session_ttr_s), url)
-        return database if wishes is None else grant(database, wishes)
+        return _named(engines.over(cluster, runtime, session_ttr_s=session_ttr_s), url, wishes)
+    wishes = None
     if scheme in DIRECTORY_SCHEMES:
-        path, flush = place_of(url)
+        path, flush, wishes = place_of(url)
         if not create and not is_database(path):
             raise DatabaseNotFound(url=url)
         engine = engines.directory(path, runtime, shared=scheme == _SHARED_SCHEME, flush=flush)
     else:
         engine = engines.private(runtime)
-    return _named(engines.over(engine, runtime, engine.close, session_ttr_s), url)
+    return _named(engines.over(engine, runtime, engine.close, session_ttr_s), url, wishes)
 
 
-def _named(database: Database, url: str) -> Database:
+def _named(database: Database, url: str, wishes: Any) -> Database:
     database.url = url
-    return known_by_engine(database)
+    return known_by_engine(database if wishes is None else grant(database, wishes))
+
+
+def _wishes_in(url: str, query: str) -> Any:
+    return resolve_name(f"{_PACE}:wishes_in")(url, query) if query else None
 
 
 def require_known(url: str) -> None:
@@ -215,13 +224,19 @@ def require_known(url: str) -> None:
         raise UnknownUrl(url=url)
 
 
-def place_of(url: str) -> tuple[str, Flush]:
-    """The path in the URL of a directory, and when commits reach its disk. Raises UnknownUrl."""
-    path, separator, durability = url.partition(":")[2].partition(_DURABILITY)
-    flush = _FLUSH_OF.get(durability if separator else "commit")
+def place_of(url: str) -> tuple[str, Flush, Any]:
+    """The path in the URL of a directory, when commits reach its disk, and the options of transactions.
+
+    Raises UnknownUrl; InvalidArgument for a bad option.
+    """
+    path, *query = _QUERY.split(url.partition(":")[2], maxsplit=1)
+    parts = "".join(query).split("&")
+    flushes = [part.removeprefix(_DURABILITY) for part in parts if part.startswith(_DURABILITY)] or ["commit"]
+    flush = _FLUSH_OF.get(flushes[0]) if len(flushes) == 1 else None
     if flush is None or not path:
         raise UnknownUrl(url=url)
-    return in_home(path, url), flush
+    options = "&".join(part for part in parts if not part.startswith(_DURABILITY))
+    return in_home(path, url), flush, _wishes_in(url, options)
 
 
 def in_home(path: str, url: str) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 from fdb.subspace_impl import Subspace
 
 from fdbqueue import Bury, Tasks
+from fdbqueue.core.pace import query_of
 
 GO = "go"
 """The file that ends the tasks of `held`."""
@@ -25,6 +26,11 @@ def bury_or_die(task: Any) -> None:
         raise Bury("told to")
     if task.attempts == 1:
         os._exit(3)
+
+
+def tells_options(task: Any) -> None:
+    """Print the options of the worker's transactions."""
+    print(query_of(task.database.wishes))
 
 
 def yields(_: Any) -> Iterator[None]:

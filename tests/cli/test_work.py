@@ -56,6 +56,14 @@ def begun(shell: Shell, folder: Path, *arguments: str, tasks: int = 1) -> tuple[
     return working, next(folder.iterdir()).name
 
 
+def test_the_workers_have_the_options_of_the_url(shell: Shell) -> None:
+    filled(shell, "q", 1)
+    asked = "tag=reports&tag=night&timeout=30.0&retry_limit=70"
+    shell.where[1] = f"{shell.url}?{asked}"
+    status, out, _ = shell.run("work", "q", f"{JOBS}:tells_options", "--until-empty", "--quiet", cwd=HERE)
+    assert (status, out) == (0, f"{asked}\n")
+
+
 def read_until(process: Any, words: str) -> None:
     """Read standard error up to a line with these words."""
     assert any(words in line for line in process.stderr)

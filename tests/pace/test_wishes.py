@@ -69,6 +69,38 @@ def test_a_query_has_the_options_for_other_processes():
         with_query(url, EVERYTHING)
 
 
+@pytest.mark.parametrize("durability", ["", "?durability=soon"])
+def test_a_directory_keeps_its_options_in_its_url(tmp_path, durability):
+    url = f"embedded:{tmp_path}/data{durability}"
+    with fdbqueue.open(url, tags=["night"], transaction_retry_limit=7) as db:
+        assert db.url == f"{url}{'&' if durability else '?'}tag=night&retry_limit=7"
+        with fdbqueue.open(db.url, create=False) as other:
+            assert other.wishes == db.wishes == Wishes(("night",), None, None, 7)
+        with pytest.raises(InvalidArgument, match="url"):
+            fdbqueue.open(db.url, tags=["day"])
+
+
+@pytest.mark.parametrize(
+    ("query", "error"),
+    [
+        ("timeout=soon", UnknownUrl),
+        ("durability=soon&color=red", UnknownUrl),
+        ("durability=soon&durability=soon", UnknownUrl),
+        ("retry_limit=-1", InvalidArgument),
+    ],
+)
+def test_a_bad_query_of_a_directory_makes_nothing(tmp_path, query, error):
+    with pytest.raises(error):
+        fdbqueue.open(f"embedded:{tmp_path}/data?{query}")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_directory_may_have_a_question_mark_in_its_name(tmp_path):
+    with fdbqueue.open(f"embedded:{tmp_path}/what?", transaction_retry_limit=7) as db:
+        assert db.url.endswith("/what??retry_limit=7")
+    assert (tmp_path / "what?").is_dir()
+
+
 def test_each_attempt_of_a_call_has_the_options():
     db, cluster, _ = opened(EVERYTHING)
     with db:

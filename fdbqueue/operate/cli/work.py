@@ -327,7 +327,8 @@ def work(
     If the function returns, the task is acked. After an exception, or an exit status other than 0, the task
     is tried again later. After the last attempt it is buried, with its errors (`tasks QUEUE --state buried`).
     If a worker dies or stalls, other workers take its tasks. After the first SIGTERM or Ctrl-C, running tasks
-    may finish; the second gives them back.
+    may finish; the second gives them back. All processes have the options of a --url such as
+    'fdb:?tag=NAME&priority=batch&timeout=S&retry_limit=N' in their transactions.
 
     With --exec, the data of the task replaces {} inside each ARG, and is the standard input: a text
     unchanged, other data as JSON. No shell is used. The output of a command that succeeds goes to standard
