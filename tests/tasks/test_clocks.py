@@ -8,6 +8,7 @@ import pytest
 from fdb import tuple as layer
 
 from fdbqueue import Database, Session, TaskQueue
+from fdbqueue.core import limits
 from fdbqueue.core.database import run, ticks_of
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.runtime import RealRuntime, Thread
@@ -83,6 +84,22 @@ def test_a_take_by_a_clock_that_is_ahead_answers(fleet: Fleet) -> None:
     taker = fleet.open(fleet.wrong, LONG_S)
     assert fleet.queue.take(fleet.wrong, 0, session=taker) is None
     assert fleet.queue.ack(fleet.right, task).id == task.id
+
+
+def test_a_take_looks_behind_sessions_that_a_hold_keeps(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their deadlines come first, as their clocks are behind."""
+    monkeypatch.setattr(limits, "DEAD_SESSIONS_MAX", 2)
+    dead = fleet.open(fleet.right, 300)
+    fleet.queue.put(fleet.right, "x")
+    fleet.queue.take(fleet.right, 0, session=dead)
+    deadline_us, begin, _ = layer.unpack(fleet.right[fleet.keys.heartbeat(dead.id)])
+    fleet.right[fleet.keys.heartbeat(dead.id)] = layer.pack((deadline_us, begin - 1, begin))
+    for _ in range(5):
+        fleet.open(fleet.right, 200)
+    taken = fleet.queue.take(fleet.wrong, 0, session=fleet.open(fleet.wrong, LONG_S))
+    assert taken is not None
 
 
 def test_a_heartbeat_after_the_look_of_a_sweep_keeps_the_session(fleet: Fleet) -> None:

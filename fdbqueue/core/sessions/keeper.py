@@ -21,7 +21,15 @@ from fdbqueue.core.logger import logger
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.runtime import Runtime, Thread
 from fdbqueue.core.seam import Transaction, engine_errors
-from fdbqueue.core.sessions.ending import Gone, Overdue, ask_overdue, count_others, end_overdue, end_the_dead
+from fdbqueue.core.sessions.ending import (
+    Gone,
+    Overdue,
+    Overdues,
+    ask_overdue,
+    count_others,
+    end_overdue,
+    end_the_dead,
+)
 from fdbqueue.core.visible import SURVIVED
 
 T = TypeVar("T")
@@ -352,6 +360,7 @@ class Keeper:
     def ended_overdue(self, ask_there: Callable[[Transaction], Callable[[], bool]]) -> bool:
         """End a batch of overdue sessions, before a call answers that there is nothing, or no room.
 
+        It looks behind those that a hold keeps, too: for a wrong clock, these may be any number.
         Returns true if the call should try again: sessions were ended, or `ask_there` found something in the
         transaction that looked for them. If false, there was nothing at that version, not even held by a dead
         session.
@@ -359,13 +368,19 @@ class Keeper:
         """
         self._untroubled(self._beat)  # after a standstill of this process its own sessions look dead
         now_us = self._database.runtime.now_us()
+        after: bytes | None = None
 
-        def look(tr: Transaction) -> tuple[list[Overdue], bool]:
-            overdue, there = ask_overdue(tr, self._keys, now_us), ask_there(tr)
-            return overdue().dead, there()
+        def look(tr: Transaction) -> tuple[Overdues, bool]:
+            overdue, there = ask_overdue(tr, self._keys, now_us, after), ask_there(tr)
+            return overdue(), there()
 
-        overdue, there = run(self._database, look)
-        return there or self._end(overdue)
+        while True:
+            overdue, there = run(self._database, look)
+            if there or self._end(overdue.dead):
+                return True
+            after = overdue.next
+            if after is None:
+                return False
 
     def _end(self, overdue: Sequence[Overdue]) -> bool:
         """False if there is nothing to end, or the end failed."""
