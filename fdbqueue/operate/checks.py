@@ -9,7 +9,8 @@ process at its limit can neither connect nor commit.
 
 Clocks: the differences between the clocks of processes, from their heartbeats. A heartbeat tells the time of
 its process. If it is renewed between two looks, it was written between them: a time outside of these two is
-the difference of two clocks, at the least. If it is not renewed, only a time that has not come yet is one.
+the difference of two clocks, at the least. If it is not renewed, a time that has not come yet is one. And the
+hold of a heartbeat has its time by the clock of the database, which tells its age to some seconds.
 
 The directory of the embedded engine: its format, its room, its journal, and readers of old versions.
 
@@ -37,7 +38,7 @@ from fdbqueue.core.errors import StorageReplaced
 from fdbqueue.core.pace import manner_of
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.seam import EXACT, Transaction
-from fdbqueue.core.sessions.ending import ask_holder
+from fdbqueue.core.sessions.ending import age_of, ask_holder
 from fdbqueue.core.version import __version__
 from fdbqueue.core.visible import counted
 from fdbqueue.embedded import durability, layout
@@ -209,6 +210,8 @@ class Beat:
     place: str
     """Host and process ids, as far as they are stored."""
     process_ids: tuple[tuple[str, int], ...] = ()
+    age_s: float | None = None
+    """By the clock of the database, as far as that tells; of a session of one process."""
 
 
 @dataclass(frozen=True)
@@ -231,16 +234,21 @@ def _beats(tr: Transaction, keys: RootKeys) -> dict[str, Beat]:
     under = keys.beats_due
     rows = tr.snapshot.get_range(under.start, under.stop, limit=limits.CLOCKS_MAX, streaming_mode=EXACT)
     due = [keys.beat_of(bytes(row.key)) for row in rows.to_list()]
-    asked = [ask_holder(tr.snapshot, keys, beat[1]) for beat in due if beat is not None]
-    holders = [reply() for reply in asked]
+    asked = [
+        (ask_holder(tr.snapshot, keys, beat[1]), tr.snapshot.get(keys.heartbeat(beat[1])))
+        for beat in due
+        if beat is not None
+    ]
+    holders = [(reply(), age_of(tr, heartbeat.value)) for reply, heartbeat in asked]
     return {
         holder.session: Beat(
             holder.seen,
             holder.dies or 0.0,
             ", ".join(f"{one.host}, process {one.process_id}" for one in holder.processes) or holder.session,
             tuple((one.host, one.process_id) for one in holder.processes),
+            age_s if holder.name is None and (age_s or 0) < limits.AGE_TOLD_MAX_S else None,
         )
-        for holder in holders
+        for holder, age_s in holders
         if holder.seen is not None
     }
 
@@ -249,11 +257,13 @@ def check_clocks(first: Look, second: Look) -> list[Check]:
     """A result for each clock that differs; without any, the number of clocks that were compared."""
     known = [(beat, _difference_s(first, second, id_, beat)) for id_, beat in second.beats.items()]
     found = [_skew(beat, least_s) for beat, least_s in known if abs(least_s) > limits.CLOCK_WARNING_S]
-    renewed = sum(1 for id_, beat in second.beats.items() if _is_renewed(first, id_, beat))
     if found:
         return found
-    text = f"{renewed} of {len(second.beats)} sessions beat between the two looks, and agree with this clock"
-    return [fine(CLOCKS, text, compared=renewed, sessions=len(second.beats))]
+    compared = sum(
+        beat.age_s is not None or _is_renewed(first, id_, beat) for id_, beat in second.beats.items()
+    )
+    text = f"{compared} of {len(second.beats)} sessions agree with this clock, and the others tell no time"
+    return [fine(CLOCKS, text, compared=compared, sessions=len(second.beats))]
 
 
 def check_sessions(look: Look) -> list[Check]:
@@ -283,11 +293,19 @@ def _has_missed(beat: Beat, now: float) -> bool:
 
 def _difference_s(first: Look, second: Look, id_: str, beat: Beat) -> float:
     """The seconds, at the least, by which the clock of a process is ahead of ours; below 0 if behind."""
-    if beat.at > second.ended:
-        return beat.at - second.ended
-    if _is_renewed(first, id_, beat) and beat.at < first.began:
-        return beat.at - first.began
-    return 0.0
+    found = [_outside(beat.at, float("-inf"), second.ended)]
+    if _is_renewed(first, id_, beat):
+        found += [_outside(beat.at, first.began, second.ended)]
+    if beat.age_s is not None:
+        unsure_s = limits.AGE_LAG_S + limits.AGE_DRIFT * beat.age_s
+        began, ended = second.began - beat.age_s - unsure_s, second.ended - beat.age_s + unsure_s
+        found += [_outside(beat.at, began, ended)]
+    return max(found, key=abs)
+
+
+def _outside(time: float, begin: float, end: float) -> float:
+    """The distance of a time from a span: 0 within it, below 0 before its begin."""
+    return min(0.0, time - begin) + max(0.0, time - end)
 
 
 def _is_renewed(first: Look, id_: str, beat: Beat) -> bool:

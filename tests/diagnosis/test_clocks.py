@@ -1,5 +1,7 @@
 """The difference of two clocks is told at the least that two looks prove."""
 
+from dataclasses import replace
+
 import pytest
 
 import fdbqueue
@@ -40,6 +42,26 @@ def test_only_a_proven_difference_is_told(
     assert (found, None if least_s is None else round(least_s, 3)) == (severity, difference_s)
 
 
+@pytest.mark.parametrize(
+    ("at", "severity", "difference_s"),
+    [
+        (93.0, Severity.FINE, None),
+        (91.2, Severity.FINE, None),  # versions lag, and may run slower
+        (89.0, Severity.WARNING, -2.0),
+        (83.0, Severity.FAILURE, -8.0),
+        (99.1, Severity.WARNING, 4.0),
+        (103.1, Severity.FAILURE, 8.0),
+    ],
+)
+def test_the_age_of_a_heartbeat_tells_its_clock(
+    at: float, severity: Severity, difference_s: float | None
+) -> None:
+    """The look is at 103.0 to 103.1. The session beat ten seconds before, by the clock of the database."""
+    found = replace(look(103.0), beats={"a": Beat(at, at + 30, "a", age_s=10.0)})
+    ((found_severity, least_s),) = told(look(100.0), found)
+    assert (found_severity, None if least_s is None else round(least_s, 3)) == (severity, difference_s)
+
+
 def test_a_session_that_opened_between_is_not_compared() -> None:
     assert told(look(100.0), look(103.0, new=50.0)) == [(Severity.FINE, None)]
 
@@ -64,17 +86,32 @@ def test_a_session_that_missed_a_heartbeat_is_told() -> None:
     assert (found.text, found.data) == ("1 session before its deadline", {"live": 1, "silent": 0})
 
 
-class Ahead(RealRuntime):
-    def now(self) -> float:
-        return super().now() + 60
+class Wrong(RealRuntime):
+    def __init__(self, ahead_s: float) -> None:
+        self.ahead_s = ahead_s
+
+    def now(self) -> float:  # type: ignore[override]
+        return RealRuntime.now() + self.ahead_s
 
 
-def test_a_session_with_a_clock_ahead_is_found(tmp_path) -> None:
+@pytest.mark.parametrize("ahead_s", [60.0, -60.0])
+def test_one_look_finds_a_wrong_clock(tmp_path, ahead_s: float) -> None:
     """Host and process of a session are those that it has stored."""
     url = f"embedded:{tmp_path}/data"
-    with fdbqueue.open(url) as db, fdbqueue.open(url, runtime=Ahead()) as ahead, Session(ahead):
+    with fdbqueue.open(url) as db, fdbqueue.open(url, runtime=Wrong(ahead_s)) as wrong, Session(wrong):
         first = look_at_beats(db, KEYS)
-        (found,) = check_clocks(first, look_at_beats(db, KEYS))
+        (found,) = check_clocks(first, first)
         assert found.severity == Severity.FAILURE
-        assert found.data["difference_s"] == pytest.approx(60, abs=15)
+        assert found.data["difference_s"] == pytest.approx(ahead_s, abs=15)
         assert f"process {RealRuntime().process_id()}" in found.text
+
+
+def test_the_beat_of_a_shared_session_has_no_age(tmp_path) -> None:
+    """Its deadline may be that of another opener than its hold."""
+    with (
+        fdbqueue.open(f"embedded:{tmp_path}/data") as db,
+        Session(db) as own,
+        Session(db, "shared") as shared,
+    ):
+        beats = look_at_beats(db, KEYS).beats
+    assert (beats[own.id.hex()].age_s is None, beats[shared.id.hex()].age_s) == (False, None)

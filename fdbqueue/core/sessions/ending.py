@@ -172,6 +172,12 @@ def _holds(tr: ReadTransaction, hold: Hold) -> bool:
     return len(hold) == 2 and hold[0] <= ticks_of(tr) < hold[1]
 
 
+def age_of(tr: ReadTransaction, heartbeat: bytes | None) -> float | None:
+    """Seconds since a heartbeat by the clock of the database; None outside of its hold."""
+    hold = _hold_in(heartbeat)
+    return (ticks_of(tr) - hold[0]) / 1_000_000 if hold and _holds(tr, hold) else None
+
+
 _PLACE_IN_ROW = 4
 
 
