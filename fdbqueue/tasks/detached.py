@@ -7,30 +7,35 @@ If the lease ends early, the session is left to its time, or `forget` clears it.
 The text of such a lease has all that another process needs: the id of the task, and the token.
 """
 
+from functools import partial
 from typing import Any
 
 from fdb import tuple as layer
 
 from fdbqueue.core import limits
-from fdbqueue.core.arguments import checked_positive
+from fdbqueue.core.arguments import checked_count, checked_positive
 from fdbqueue.core.errors import InvalidArgument
 from fdbqueue.core.root_keys import RootKeys
-from fdbqueue.core.seam import Transaction
-from fdbqueue.core.sessions.ending import Process, deadline_if_readable, hold_of, leave_run, renew, run_of
+from fdbqueue.core.seam import DatabaseOrTransaction, Transaction
+from fdbqueue.core.sessions.ending import (
+    Process,
+    deadline_if_readable,
+    hold_of,
+    leave_run,
+    process_of,
+    renew,
+    run_of,
+)
 from fdbqueue.core.task import Task
 from fdbqueue.tasks import edges, verbs
 from fdbqueue.tasks.change import Change, task_of
+from fdbqueue.tasks.handle import TaskHandle
 from fdbqueue.tasks.options import whole_us
 from fdbqueue.tasks.stored.records import DETACHED_MARK, NEVER_US, id_bytes, id_text
 from fdbqueue.tasks.verbs import Target
 
 SEPARATOR = "-"
 _TOKEN_BYTES = (limits.RANDOM_SUFFIX_BYTES, limits.RANDOM_SUFFIX_BYTES + limits.RUN_ID_BYTES_MAX)
-
-
-def checked_ttr_us(ttr: Any) -> int | None:
-    """Raises: InvalidArgument for a ttr that is neither None nor a finite number above 0."""
-    return None if ttr is None else whole_us(checked_positive("ttr", ttr, "seconds"))
 
 
 def text_of(id_: str, token: bytes | None) -> str:
@@ -51,6 +56,22 @@ def target_in(text: Any) -> Target:
             name="token", wanted="the text of a detached lease: an id, a dash and digits", got=text
         )
     return target
+
+
+def detached(
+    queue: TaskHandle,
+    tr: DatabaseOrTransaction,
+    lease: Task | Target,
+    ttr: float | None,
+    process_id: int | None,
+) -> Task:
+    """As TaskQueue.detach, also by the text of a lease (`target_in`). Return the task under its lease."""
+    target = lease if isinstance(lease, Target) else queue._target(tr, lease, None)
+    ttr_us = None if ttr is None else whole_us(checked_positive("ttr", ttr, "seconds"))
+    host, own_id, layout = process_of(queue._of(tr).runtime)
+    process = (host, own_id if process_id is None else checked_count("process_id", process_id), layout)
+    body = partial(detach, target=target, ttr_us=ttr_us, process=process)
+    return queue._once(tr, "detach", body, id_text(target.id))
 
 
 def detach(change: Change, target: Target, ttr_us: int | None, process: Process) -> Task:

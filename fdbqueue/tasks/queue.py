@@ -24,7 +24,6 @@ from fdbqueue.core.partitions import checked_partitions
 from fdbqueue.core.registry import Definition, Registry
 from fdbqueue.core.root_keys import DEFAULT_ROOT
 from fdbqueue.core.seam import AnySession, DatabaseOrTransaction
-from fdbqueue.core.sessions.ending import process_of
 from fdbqueue.core.task import Failure, Task
 from fdbqueue.core.unreadable import KeepsAside
 from fdbqueue.tasks import verbs
@@ -34,8 +33,7 @@ from fdbqueue.tasks.looks import Looks
 from fdbqueue.tasks.options import Backoff, delay_us
 from fdbqueue.tasks.results import encoder, forget_one
 from fdbqueue.tasks.shape import shape_of
-from fdbqueue.tasks.stored.records import id_of, id_text
-from fdbqueue.tasks.verbs import Target
+from fdbqueue.tasks.stored.records import id_of
 
 if TYPE_CHECKING:
     from fdbqueue.core.partitions import Repartition
@@ -66,18 +64,8 @@ class Leaving(Taking):
         Conflicts: a change of the task.
         Raises: NotTaken, InvalidArgument.
         """
-        held = self._detached(tr, self._target(tr, task, None), ttr, process_id)
+        held = late.detached.detached(self, tr, task, ttr, process_id)
         return late.detached.text_of(held.id, held.token)
-
-    def _detached(
-        self, tr: DatabaseOrTransaction, target: Target, ttr: float | None, process_id: int | None
-    ) -> Task:
-        """As `detach`; return the task."""
-        ttr_us = late.detached.checked_ttr_us(ttr)
-        host, own_id, layout = process_of(self._of(tr).runtime)
-        process = (host, own_id if process_id is None else checked_count("process_id", process_id), layout)
-        body = partial(late.detached.detach, target=target, ttr_us=ttr_us, process=process)
-        return self._once(tr, "detach", body, id_text(target.id))
 
     def leased(self, tr: DatabaseOrTransaction, token: str) -> Task:
         """The task under the lease that `detach` has returned as a text.

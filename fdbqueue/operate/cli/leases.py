@@ -35,7 +35,7 @@ from fdbqueue.operate.cli.session import Place
 from fdbqueue.operate.cli.show import task_row
 from fdbqueue.operate.cli.tasks import do_each
 from fdbqueue.operate.cli.wording import line_of
-from fdbqueue.tasks.detached import SEPARATOR, forget, target_in
+from fdbqueue.tasks.detached import SEPARATOR, detached, forget, target_in
 from fdbqueue.tasks.detached import text_of as token_of
 from fdbqueue.tasks.queue import TaskQueue
 
@@ -64,7 +64,7 @@ def take(here: Here, queue: str, ttr: float | None, wait_s: float) -> None:
             raise Refused(f"no task of {queue!r} is ready{paused}")
         with here.signals.deferred():
             try:
-                held = found._detached(database, found._target(database, task, None), ttr, os.getppid())
+                held = detached(found, database, task, ttr, os.getppid())
                 token = token_of(held.id, held.token)
                 row = {"token": token, **task_row(held, found.options)}
                 words = f"{held.id}\t{token}\t".encode() + line_of(held.data)
@@ -138,7 +138,7 @@ def touch(here: Here, queue: str, token: str, ttr: float | None) -> None:
     Status 1: the lease is over, or the task has another holder by now; nothing is changed.
     """
     with here.tasks(queue) as (database, found), here.signals.deferred():
-        held = found._detached(database, target_in(token), ttr, os.getppid())
+        held = detached(found, database, target_in(token), ttr, os.getppid())
         row = task_row(held, found.options)
     here.tell(f"{row['id']} touched", row)
 
