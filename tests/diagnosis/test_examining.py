@@ -29,7 +29,7 @@ def severities(db, space) -> Iterator[dict[str, Severity]]:
 def test_a_new_database_is_fine(severities, engine):
     """On a machine under load a latency may be told."""
     severities.pop("latency")
-    of_engine = {"cluster", "client library", "knobs"} if engine == "fdb" else {"directory"}
+    of_engine = {"cluster", "client library", "knobs", "batch priority"} if engine == "fdb" else {"directory"}
     assert set(severities) == {"versions", "clocks", "sessions", "open files", "queues", *of_engine}
     assert set(severities.values()) == {Severity.FINE}
 
