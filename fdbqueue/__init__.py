@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         HolderProcess,
         KeyHolder,
         LimitHolder,
+        LongRun,
         ReachedLimit,
         Reason,
         Renewed,
@@ -130,6 +131,7 @@ if TYPE_CHECKING:
         "LimitKey",
         "LockToken",
         "LogFields",
+        "LongRun",
         "Members",
         "NullQueue",
         "Overview",
@@ -209,7 +211,7 @@ _HOMES = {
     "core.runtime": "RealRuntime Runtime",
     "core.seam": "AnyDatabase AnyTransaction DatabaseOrTransaction Subspace Transaction",
     "core.sessions.session": "Session",
-    "core.task": "EndedTask Explanation Failure HeldKey Holder HolderProcess KeyHolder LimitHolder "
+    "core.task": "EndedTask Explanation Failure HeldKey Holder HolderProcess KeyHolder LimitHolder LongRun "
     "ReachedLimit Reason Renewed Task TaskPlace TaskState WaitedFor Why",
     "core.transactional": "transactional",
     "core.unreadable": "SetAside Unreadable",

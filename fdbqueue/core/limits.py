@@ -133,6 +133,7 @@ SEARCHED_MAX = 1_000
 EXPLAINED_MAX = 1_000
 EXPLAINED_HOLDERS = 10
 EXPLAINED_WORKERS = 100
+EXPLAINED_RUNS = 3
 # Figures: queues that one snapshot reads; task keys that are told of a queue; counters of task keys that are
 # read of a queue, which are all of them in a queue with fewer.
 FIGURES_QUEUES = 200
@@ -235,6 +236,10 @@ CLOCK_WARNING_S = 1.0
 AGE_TOLD_MAX_S, AGE_LAG_S, AGE_DRIFT = 60.0, 1.0, 0.1
 OVERDUE_WARNING_S = 5.0
 SWEEP_LAG_WARNING_S = 5.0
+# A task hangs, as it seems, if it has run that many times as long as its class usually does, and that many
+# seconds. All threads of a queue have the same tasks for that time before a check tells it.
+HUNG_TIMES, HUNG_MIN_S, HUNG_SHOWN = 10, 60.0, 10
+FULL_WARNING_S = 300.0
 HOT_TASKS_PER_S = 1_000
 CONFLICTS_WARNING_PER_S = 50.0
 SPARSE_PARTITIONS = 4  # times the number that the rate of a queue needs
@@ -361,6 +366,8 @@ AWAY_FIRST_S = 0.5
 AWAY_MAX_S = 30.0
 PRESENCE_EVERY_S = 2.0
 RUNNING_SHOWN = 50
+# The usual run time of tasks: classes that a worker measures, and runs after which later ones weigh more.
+RUN_CLASSES_MAX, RUNS_WEIGHED = 100, 16
 # Bytes for the names of queues, and for the running tasks: both fit into one value of 100,000 bytes.
 PRESENCE_PART_BYTES_MAX = 40_000
 WORKERS_LISTED_MAX = 1_000

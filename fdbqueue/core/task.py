@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from fdbqueue.core import limits
+
 
 class TaskState(StrEnum):
     READY = "r"
@@ -295,6 +297,29 @@ class KeyHolder:
 
 
 @dataclass(frozen=True, slots=True)
+class LongRun:
+    """A task that a worker runs, as the worker has last told."""
+
+    id: str
+    queue: str
+    for_s: float
+    """The seconds since its handler was called."""
+    usual_s: float | None
+    """The mean run time of its class (its queue, and its function if it is a call of one) in this worker;
+    None before the first one has ended.
+    """
+    host: str
+    process_id: int
+
+    @property
+    def is_hung(self) -> bool:
+        """True if it has run far longer than its class usually does: 10 times as long, and a minute."""
+        if self.usual_s is None:
+            return False
+        return self.for_s > max(limits.HUNG_MIN_S, limits.HUNG_TIMES * self.usual_s)
+
+
+@dataclass(frozen=True, slots=True)
 class WaitedFor:
     """The group for which a delayed task waits, or the task that it was put after."""
 
@@ -347,3 +372,9 @@ class Explanation:
     """The failures before its burial, inf for no bound; None for those of the worker that takes it."""
     attempts_from: str = "worker"
     """The source of that number: "task", "queue" or "worker"."""
+    run: LongRun | None = None
+    """Of a task that a worker runs, its run."""
+    runs: tuple[LongRun, ...] = ()
+    """Of a ready task while no worker has a free thread: the longest runs, which hold them."""
+    full_s: float = 0.0
+    """The time since which none of these workers has had a free thread; 0 if one has."""

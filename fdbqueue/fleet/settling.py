@@ -37,6 +37,7 @@ from fdbqueue.fleet.held import Hold
 from fdbqueue.fleet.options import Event, Hooks
 from fdbqueue.fleet.outcomes import Done, Failed, checked_returned
 from fdbqueue.fleet.status import Tally
+from fdbqueue.fleet.usual import Usual
 from fdbqueue.tasks.acks import Acks
 from fdbqueue.tasks.attempts import Asked, number_for
 from fdbqueue.tasks.handle import has_come_back
@@ -265,10 +266,11 @@ _TALLIED = {
 class Telling:
     """Counts the attempts of a worker by outcome, and tells hooks, observers and the log of each."""
 
-    def __init__(self, database: Database, hooks: Hooks) -> None:
+    def __init__(self, database: Database, hooks: Hooks, usual: Usual) -> None:
         self._runtime = database.runtime
         self._troubles = database.troubles
         self._hooks = hooks
+        self._usual = usual
         self._lock = database.runtime.lock()
         self.tally = Tally()
 
@@ -281,9 +283,11 @@ class Telling:
     def ended(self, hold: Hold, settled: Settled, error: BaseException | None = None) -> None:
         """The attempt has its outcome. Any thread may call this."""
         counted = {_TALLIED[settled.name]: 1}
+        seconds = 0.0 if hold.began_at is None else self._runtime.monotonic() - hold.began_at
         with self._lock:
             self.tally = self.tally + Tally(**counted)
-        seconds = 0.0 if hold.began_at is None else self._runtime.monotonic() - hold.began_at
+            if settled.name == "succeeded":
+                self._usual.ran(hold.task.queue, hold.task, seconds)
         with loggers.about(hold.task.queue, hold.task):
             if hold.watch is not None:
                 hold.watch.end(settled.name, seconds, error)

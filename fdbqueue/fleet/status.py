@@ -49,6 +49,8 @@ class Running:
     """True if the task was cancelled, and the worker knows it."""
     fraction: float | None = None
     """The progress that its handler has told."""
+    usual_s: float | None = None
+    """The mean run time of its class in this worker; None before the first one has ended."""
 
 
 @dataclass(frozen=True)
@@ -102,10 +104,18 @@ class Presence:
     """Number of queues that `queues` has no room for."""
     trouble: str = ""
     """The reason why it takes nothing: its `setup` fails."""
+    full_s: float = 0.0
+    """At `seen`, the time since which no thread has been free; 0 if one was."""
 
 
 def presence_of(
-    runtime: Runtime, queues: Sequence[str], handler: str, threads: int, since: float, status: WorkerStatus
+    runtime: Runtime,
+    queues: Sequence[str],
+    handler: str,
+    threads: int,
+    since: float,
+    status: WorkerStatus,
+    full_s: float = 0.0,
 ) -> Presence:
     told = fitting(queues)
     return Presence(
@@ -120,6 +130,7 @@ def presence_of(
         seen=runtime.now(),
         more_queues=len(queues) - len(told),
         trouble=status.trouble,
+        full_s=full_s,
     )
 
 
@@ -201,7 +212,7 @@ class Appearance:
 
     def _show(self, session: Session, current: Presence) -> None:
         running = tuple((one.id, one.cancelled, one.fraction) for one in current.running)
-        news = (session.id, (current.tally, running, current.trouble))
+        news = (session.id, (current.tally, running, current.trouble, current.full_s > 0))
         if news == self._shown or session.lost:
             return
 

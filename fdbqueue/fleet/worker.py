@@ -65,6 +65,7 @@ from fdbqueue.fleet.settling import (
     ended,
 )
 from fdbqueue.fleet.status import Appearance, Presence, Running, WorkerStatus, presence_of
+from fdbqueue.fleet.usual import Usual
 from fdbqueue.tasks.queue import TaskQueue
 
 _log = loggers.logger("fdbqueue.worker")
@@ -136,6 +137,7 @@ class ChosenByHandler(Handle):
         "_state",
         "_stopped",
         "_telling",
+        "_usual",
     )
     """All state of a worker."""
 
@@ -213,7 +215,8 @@ class Worker(ChosenByHandler):
         self._options = chosen = WorkerOptions.checked(**options)
         self._functions = tasks_in(handler, chosen.batch)
         self._queues = opened(self._database, queues, root)
-        self._telling = Telling(self._database, checked_hooks(hooks))
+        self._usual = Usual(self._functions)
+        self._telling = Telling(self._database, checked_hooks(hooks), self._usual)
         on_loop = not self._chooses
         begin, end = checked_once("setup", setup, on_loop), checked_once("teardown", teardown, on_loop)
         self._around = Around(self._database, begin, end, self._call_once)
@@ -308,7 +311,14 @@ class Worker(ChosenByHandler):
     def status(self) -> WorkerStatus:
         now = self._runtime.monotonic()
         running = [
-            Running(hold.task.id, hold.task.queue, now - hold.began_at, hold.cancelled, hold.fraction)
+            Running(
+                hold.task.id,
+                hold.task.queue,
+                now - hold.began_at,
+                hold.cancelled,
+                hold.fraction,
+                self._usual.seconds(hold.task.queue, hold.task),
+            )
             for hold in self._heartbeat.look()
             if hold.began_at is not None and hold.open
         ]
@@ -564,7 +574,9 @@ class Worker(ChosenByHandler):
     def _presence(self) -> Presence:
         names = [queue.name for queue, _ in self._queues]
         handler = getattr(self._handler, "__qualname__", type(self._handler).__name__)
-        return presence_of(self._runtime, names, handler, self._places(), self._since, self.status())
+        status, is_full = self.status(), not self._pool.free()
+        full_s = min((one.for_s for one in status.running), default=0.0) if is_full else 0.0
+        return presence_of(self._runtime, names, handler, self._places(), self._since, status, full_s)
 
     # The end.
 

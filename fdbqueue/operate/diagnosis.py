@@ -61,6 +61,7 @@ def _of_queue(before: QueueFigures, queue: QueueFigures, seconds: float) -> Iter
         yield warning(QUEUES, text, command("aside", name), queue=name, unreadable=queue.unreadable)
     if queue.tasks is not None and before.tasks is not None:
         yield from _idle(name, before.tasks, queue.tasks)
+        yield from _hanging(name, queue.tasks)
         yield from _stored(name, queue.tasks)
         yield from _hot(name, before.tasks, queue.tasks, seconds)
         yield from _repartition(name, before.tasks, queue.tasks)
@@ -77,6 +78,25 @@ def _idle(name: str, before: TaskFigures, now: TaskFigures) -> Iterator[Check]:
     elif not now.workers:
         text = f"{name} has {counted(now.ready, 'ready task')} and no live worker"
         yield warning(QUEUES, text, command("work", name, "MODULE:FUNCTION"), queue=name, ready=now.ready)
+
+
+def _hanging(name: str, now: TaskFigures) -> Iterator[Check]:
+    """Tasks that seem to hang; without any, tasks that wait while every thread runs one for long."""
+    if now.hung:
+        first, more = now.hung[0], len(now.hung) - 1
+        text = (
+            f"{name}: task {first.id} has run for {first.for_s:.0f} s in process {first.process_id} on"
+            f" {first.host}, where its like take {first.usual_s or 0.0:.3g} s"
+        )
+        text += f"; so has {counted(more, 'other task')}" if more else ""
+        ids, cure = [one.id for one in now.hung], command("explain", name, first.id)
+        yield warning(QUEUES, text, cure, queue=name, hung=ids, full_s=now.full_s)
+    elif now.full_s > limits.FULL_WARNING_S and now.ready and not now.paused:
+        text = (
+            f"{name} has {counted(now.ready, 'ready task')}, and for {now.full_s:.0f} s no thread of its"
+            f" {counted(now.workers, 'worker')} has been free"
+        )
+        yield warning(QUEUES, text, command("explain", name), queue=name, full_s=now.full_s)
 
 
 def _stored(name: str, now: TaskFigures) -> Iterator[Check]:

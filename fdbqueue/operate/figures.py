@@ -24,7 +24,7 @@ from fdbqueue.core.registry import FAIR_ITEMS, PIECES, PLAIN, SIMPLE, UNPACKING,
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.seam import EXACT, KeyValue, ReadTransaction, Transaction
 from fdbqueue.core.sessions.workers import LiveWorkers
-from fdbqueue.core.task import TaskState
+from fdbqueue.core.task import LongRun, TaskState
 from fdbqueue.core.unreadable import Aside
 from fdbqueue.queues.elements.store import ElementKeys
 from fdbqueue.queues.recipe.items import QueueKeys, size_of
@@ -97,6 +97,12 @@ class TaskFigures:
     """The names of the limits that its tasks may name. With some, the next task of a take need not be the
     oldest.
     """
+    hung: tuple[LongRun, ...] = ()
+    """Its tasks that have run far longer than their class usually does, the longest first, at most
+    limits.HUNG_SHOWN.
+    """
+    full_s: float = 0.0
+    """The time since which no worker of the queue has had a free thread; 0 if one has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,14 +386,14 @@ class TaskLook:
 
         def figures(workers: LiveWorkers) -> QueueFigures:
             parts, shape = [reply() for reply in asked], self._shape
-            tasks = self._tasks(parts, bool(paused.present()), workers.of(shape.name))
+            tasks = self._tasks(parts, bool(paused.present()), workers)
             items = sum(part.items for part in parts)
             return QueueFigures(shape.name, shape.kind.name, items, unreadable(), tasks)
 
         return figures
 
-    def _tasks(self, parts: Sequence[PartFigures], paused: bool, workers: int) -> TaskFigures:
-        plan = self._shape.plan
+    def _tasks(self, parts: Sequence[PartFigures], paused: bool, workers: LiveWorkers) -> TaskFigures:
+        plan, name = self._shape.plan, self._shape.name
         # The largest age, which is exact if its partition tells it exactly.
         ages = [(part.oldest_s, part.oldest_is_exact) for part in parts if part.oldest_s is not None]
         oldest_s, is_exact = max(ages, default=(None, parts[0].oldest_is_exact))
@@ -400,13 +406,15 @@ class TaskLook:
             oldest_age_s=oldest_s,
             oldest_is_exact=is_exact,
             sweep_lag_s=max(part.lag_s for part in parts),
-            workers=workers,
+            workers=workers.of(name),
             busiest=busiest_of_all([part.busiest for part in parts], self._keys),
             partitions=1 if plan is None else plan.count,
             partitions_before=0 if plan is None else plan.before,
             fullest_ready=None if plan is None else max(part.tasks["ready"] for part in parts),
             limits=self._shape.settings.limits,
             task_limits=self._shape.settings.task_limits,
+            hung=workers.hung.get(name, ())[: limits.HUNG_SHOWN],
+            full_s=workers.full_s.get(name, 0.0),
         )
 
 

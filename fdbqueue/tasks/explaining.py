@@ -1,8 +1,8 @@
 """Why a task is not running: a look at everything that may keep it. `reasons_of` decides.
 
     round trip 1   the task, its failures, the flag of a pause, the counters, the line, the workers
-    round trip 2   its payload, its holder and its limits; the tasks before it; its task key; the tasks that
-                   are taken; the heartbeats of the workers
+    round trip 2   its payload, its holder, its run and its limits; the tasks before it; its task key; the
+                   tasks that are taken; the heartbeats of the workers
     round trip 3   the task keys with an earlier turn; the holders of its own
 
 All reads are by snapshot, at one version: a look never makes another call conflict.
@@ -18,8 +18,8 @@ from fdbqueue.core.line.decision import LineKeys
 from fdbqueue.core.line.staging import ask_waiting
 from fdbqueue.core.seam import EXACT
 from fdbqueue.core.sessions.ending import ask_holder
-from fdbqueue.core.sessions.workers import ask_workers
-from fdbqueue.core.task import Explanation, Holder, KeyHolder, TaskPlace, TaskState
+from fdbqueue.core.sessions.workers import ask_run, ask_workers
+from fdbqueue.core.task import Explanation, Holder, KeyHolder, LongRun, TaskPlace, TaskState
 from fdbqueue.core.unreadable import shown
 from fdbqueue.tasks.attempts import of_record
 from fdbqueue.tasks.change import Change, ask_payload, task_of
@@ -48,10 +48,11 @@ def explain(change: Change, id_: bytes) -> Explanation:
     workers = ask_workers(snapshot, shape.root, shape.name, now_us)
     was, record = _records(change, stored.value, id_)
     payload, holder = ask_payload(tr, keys, record), _ask_holder(change, record)
+    run = _ask_run(change, record)
     asked = [rows.ask_told(snapshot, record, now_us) for rows in rows_in_use(shape)]
     is_held = ask_held(change, was)
     place, key_holders, alive = _ask_place(change, was), _ask_key_holders(change, was), workers()
-    placed, held = place(), key_holders()
+    placed, held, crew = place(), key_holders(), alive()
     bound = of_record(record, shape.settings)
     found = Explanation(
         queue=shape.name,
@@ -63,13 +64,16 @@ def explain(change: Change, id_: bytes) -> Explanation:
         place=placed(),
         key_holders=held(),
         waiting=waiting(),
-        workers=alive(),
+        workers=crew.count,
         tasks=tasks(),
         capacity=shape.settings.capacity,
         last_failure=next(reversed(failures()), None),
         held=is_held(),
         attempts_max=bound.attempts,
         attempts_from=bound.attempts_from,
+        run=run(),
+        runs=crew.runs if record.state == TaskState.READY else (),
+        full_s=crew.full_s if record.state == TaskState.READY else 0.0,
     )
     told = [reply() for reply in asked]
     for one in told:
@@ -120,6 +124,13 @@ def _ask_holder(change: Change, record: Record) -> Callable[[], Holder | None]:
     if record.state != TaskState.TAKEN or record.session == HANDED_OFF:
         return lambda: None
     return ask_holder(change.tr.snapshot, change.shape.root, record.session)
+
+
+def _ask_run(change: Change, record: Record) -> Callable[[], LongRun | None]:
+    if record.state != TaskState.TAKEN or record.session == HANDED_OFF:
+        return lambda: None
+    snapshot, root, now = change.tr.snapshot, change.shape.root, change.now_us / 1_000_000
+    return ask_run(snapshot, root, record.session, id_text(record.id), now)
 
 
 def _ask_place(change: Change, was: Record) -> Later[TaskPlace | None]:

@@ -171,6 +171,7 @@ def rows_of_features(shape: Shape, mending: str = "") -> list[FeatureRows]:
 _SWEEP = "Any take, any worker, or a look at the statistics sweeps it."
 _GIVEN_BACK = "The next sweep or take gives it back."
 _MORE = "More workers, or more threads in each."
+_END = "If it hangs, end that process: another one takes the task. `--timeout` ends such attempts."
 _OF_ITS_KEY = "The tasks of its key before it end."
 
 
@@ -220,7 +221,10 @@ def _taken(found: Explanation) -> Iterator[Reason]:
     if holder is not None and holder.session.startswith(DETACHED_MARK.hex()):
         who, ends = f"A detached lease that {who} took", "Its token ends the lease. Otherwise"
     cure = f"{ends} it comes back in {span(at - found.now)}."
-    yield Reason(Why.TAKEN, f"{who} has held it{since}{_progress(found)}.", cure, at)
+    hangs = ""
+    if found.run is not None and found.run.is_hung:
+        hangs, cure = f", where its like take {span(found.run.usual_s or 0.0)}", f"{_END} {cure}"
+    yield Reason(Why.TAKEN, f"{who} has held it{since}{hangs}{_progress(found)}.", cure, at)
 
 
 def _handed_off(found: Explanation) -> Reason:
@@ -308,10 +312,22 @@ def _takers(found: Explanation, is_held: bool) -> Reason:
             return Reason(Why.NEXT, text, "One of them takes it.", found.now)
         return Reason(Why.NEXT, text, "Its turn comes.")
     if found.workers:
-        busy = f"{_counted(found.workers, 'worker')} of the queue, and none of them waits for a task."
-        return Reason(Why.WORKERS_BUSY, busy, _MORE)
+        busy = f"{_counted(found.workers, 'worker')} of the queue, and none of them waits for a task"
+        return Reason(Why.WORKERS_BUSY, f"{busy}{_busy_with(found)}.", _cure_of_busy(found))
     work = command(found.queue, "work", "MODULE:FUNCTION")
     return Reason(Why.NO_WORKER, "No worker takes from the queue, and no call waits.", work)
+
+
+def _busy_with(found: Explanation) -> str:
+    if not found.runs:
+        return ""
+    each = (f"{run.id} of {visible(run.queue)} for {span(run.for_s)}" for run in found.runs)
+    return f": for {span(found.full_s)} no thread has been free. The longest runs are {', '.join(each)}"
+
+
+def _cure_of_busy(found: Explanation) -> str:
+    hung = next((run for run in found.runs if run.is_hung or run.for_s > limits.FULL_WARNING_S), None)
+    return _MORE if hung is None else command(hung.queue, "explain", hung.id)
 
 
 def _is_next(place: TaskPlace | None) -> bool:

@@ -28,7 +28,7 @@ RETURNED = """
     Alteration ChangedTasks Check DeadLetter Diagnosis EndedTask Event Explanation Figures FailureClass
     Finding FleetStatus FunctionCall HeldTask Holder HolderProcess KeyFigures HeldKey KeyHolder
     KeyStatistics Page Partition Presence QueueFigures Reason Redrive RedriveStep Renewed Repartition
-    GroupProgress GroupsFigures LimitFigures LimitHolder LimitKey Members ReachedLimit ScheduleFigures
+    GroupProgress GroupsFigures LimitFigures LimitHolder LimitKey LongRun Members ReachedLimit ScheduleFigures
     ScheduleStatus WaitedFor WaitingCall SetAside Task TaskFigures TaskPlace Unreadable Verification
 """
 LEFT_OUT = {

@@ -1,9 +1,10 @@
-"""The live workers of queues. fdbqueue/fleet/status.py writes their presences. One in trouble takes nothing,
-and is not counted.
+"""The live workers of queues, and their runs. fdbqueue/fleet/status.py writes their presences. One in trouble
+takes nothing, and is not counted. A presence is not written again while all handlers hang, so the time since
+then is added to its runs.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import msgspec
@@ -12,13 +13,26 @@ from fdbqueue.core import limits
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.seam import EXACT, ReadTransaction
 from fdbqueue.core.sessions.ending import deadline_if_readable
+from fdbqueue.core.task import LongRun
 from fdbqueue.core.unreadable import DAMAGED
+
+
+class _Running(msgspec.Struct):
+    id: str
+    queue: str
+    for_s: float
+    usual_s: float | None = None
 
 
 class _Presence(msgspec.Struct):
     queues: tuple[str, ...]
     more_queues: int = 0
     trouble: str = ""
+    host: str = ""
+    process_id: int = 0
+    running: tuple[_Running, ...] = ()
+    seen: float = 0.0
+    full_s: float = 0.0
 
 
 _read = msgspec.json.Decoder(_Presence).decode
@@ -31,6 +45,12 @@ class LiveWorkers:
     """Workers with more queues than their presence has room for: each may take from any."""
     by_queue: Mapping[str, int] = field(default_factory=dict)
     """Workers of queues by name, without those of any queue."""
+    hung: Mapping[str, tuple[LongRun, ...]] = field(default_factory=dict)
+    """The tasks that seem to hang, by their queues, the longest runs first."""
+    full_s: Mapping[str, float] = field(default_factory=dict)
+    """By queue, the time since which its workers have had no free thread. Queues with a free one are left
+    out, and all queues while a worker may take from any.
+    """
 
     def of(self, queue: str) -> int:
         """The workers that may take from `queue`."""
@@ -52,41 +72,105 @@ def ask_all_workers(tr: ReadTransaction, keys: RootKeys, now_us: int) -> Callabl
         presences = [
             _presence_of(row.value) for row in rows.to_list() if keys.session_of(bytes(row.key)) not in dead
         ]
-        return _counted([one for one in presences if one is not None and not one.trouble])
+        return _counted([one for one in presences if one is not None and not one.trouble], now_us / 1_000_000)
 
     return workers
 
 
-def _counted(presences: list[_Presence]) -> LiveWorkers:
+def _counted(presences: list[_Presence], now: float) -> LiveWorkers:
     few = [presence for presence in presences if not presence.more_queues]
     by_queue = Counter(queue for presence in few for queue in set(presence.queues))
-    return LiveWorkers(len(presences), len(presences) - len(few), by_queue)
+    full = {queue: _full_s([one for one in few if queue in one.queues], now) for queue in by_queue}
+    no_other = len(few) == len(presences)
+    return LiveWorkers(
+        len(presences),
+        len(presences) - len(few),
+        by_queue,
+        _hung(presences, now),
+        {queue: seconds for queue, seconds in full.items() if seconds and no_other},
+    )
+
+
+def _hung(presences: Iterable[_Presence], now: float) -> dict[str, tuple[LongRun, ...]]:
+    found = dict[str, tuple[LongRun, ...]]()
+    for run in longest(run for presence in presences for run in _runs(presence, now) if run.is_hung):
+        found[run.queue] = (*found.get(run.queue, ()), run)
+    return found
+
+
+def longest(runs: Iterable[LongRun]) -> list[LongRun]:
+    return sorted(runs, key=lambda run: -run.for_s)
+
+
+def _runs(presence: _Presence, now: float) -> list[LongRun]:
+    since_s = max(0.0, now - presence.seen)
+    return [
+        LongRun(one.id, one.queue, one.for_s + since_s, one.usual_s, presence.host, presence.process_id)
+        for one in presence.running
+    ]
+
+
+def _full_s(presences: list[_Presence], now: float) -> float:
+    """The time since which none of these workers has had a free thread; 0 if one has."""
+    since = [one.full_s and one.full_s + max(0.0, now - one.seen) for one in presences]
+    return min(since, default=0.0)
+
+
+@dataclass(frozen=True)
+class Crew:
+    """The live workers of one queue."""
+
+    count: int
+    full_s: float
+    runs: tuple[LongRun, ...]
+    """Their longest runs, at most limits.EXPLAINED_RUNS, if none of them has a free thread."""
+
+
+def ask_run(
+    tr: ReadTransaction, keys: RootKeys, session: bytes, id_: str, now: float
+) -> Callable[[], LongRun | None]:
+    """Ask for the run of a task in the worker with that session; None if it does not tell it."""
+    found = tr.get(keys.presence(session))
+
+    def run() -> LongRun | None:
+        presence = _presence_of(found.value) if found.present() else None
+        told = [] if presence is None else _runs(presence, now)
+        return next((one for one in told if one.id == id_), None)
+
+    return run
 
 
 def ask_workers(
     tr: ReadTransaction, keys: RootKeys, queue: str, now_us: int
-) -> Callable[[], Callable[[], int]]:
+) -> Callable[[], Callable[[], Crew]]:
     """Ask for the workers that may take from `queue`, among the first limits.EXPLAINED_WORKERS of the root.
 
-    The reply asks for their heartbeats, and its reply is the number of those that are alive. A worker with
-    more queues than its presence has room for may take from any.
+    The reply asks for their heartbeats, and its reply has those that are alive. A worker with more queues
+    than its presence has room for may take from any.
     """
     under = keys.presences
     found = tr.get_range(under.start, under.stop, limit=limits.EXPLAINED_WORKERS, streaming_mode=EXACT)
 
-    def heartbeats() -> Callable[[], int]:
-        takers = [bytes(row.key) for row in found.to_list() if _takes_from(row.value, queue)]
-        asked = [tr.get(keys.heartbeat(keys.session_of(presence))) for presence in takers]
-        return lambda: sum((deadline_if_readable(one.value or b"") or 0) > now_us for one in asked)
+    def heartbeats() -> Callable[[], Crew]:
+        rows = [(bytes(row.key), _presence_of(row.value)) for row in found.to_list()]
+        takers = [(key, one) for key, one in rows if one is not None and _takes_from(one, queue)]
+        asked = [(tr.get(keys.heartbeat(keys.session_of(key))), one) for key, one in takers]
+        return lambda: _crew(
+            [one for beat, one in asked if (deadline_if_readable(beat.value or b"") or 0) > now_us],
+            now_us / 1_000_000,
+        )
 
     return heartbeats
 
 
-def _takes_from(value: bytes, queue: str) -> bool:
-    presence = _presence_of(value)
-    if presence is None or presence.trouble:
-        return False
-    return queue in presence.queues or presence.more_queues > 0
+def _crew(presences: list[_Presence], now: float) -> Crew:
+    full_s = _full_s(presences, now)
+    runs = [run for presence in presences for run in _runs(presence, now)] if full_s else []
+    return Crew(len(presences), full_s, tuple(longest(runs)[: limits.EXPLAINED_RUNS]))
+
+
+def _takes_from(presence: _Presence, queue: str) -> bool:
+    return not presence.trouble and (queue in presence.queues or presence.more_queues > 0)
 
 
 def _presence_of(value: bytes) -> _Presence | None:

@@ -229,6 +229,16 @@ _FAMILIES = (
         _tasks(lambda tasks: tasks.sweep_lag_s),
     ),
     _Family("workers", "Live workers that may take from a queue.", _tasks(lambda tasks: tasks.workers)),
+    _Family(
+        "hung_tasks",
+        "Tasks that have run 10 times as long as their class usually does, and a minute, 10 at most.",
+        _tasks(lambda tasks: len(tasks.hung)),
+    ),
+    _Family(
+        "workers_full_seconds",
+        "Time since which no worker of a queue has had a free thread; 0 if one has.",
+        _tasks(lambda tasks: tasks.full_s),
+    ),
     _Family("paused", "1 if a queue is paused, else 0.", _tasks(lambda tasks: tasks.paused)),
     _Family(
         "capacity_tasks",
