@@ -161,11 +161,13 @@ def test_doctor_tells_of_full_workers_while_tasks_wait(fleet: Fleet) -> None:
 
 
 def test_explain_tells_the_runs_that_hold_all_threads(fleet: Fleet) -> None:
-    held = [fleet.works(), fleet.works()]
+    first = fleet.works()
+    fleet.clock.advance(1)
+    second = fleet.works()
     waits = fleet.queue.put(fleet.db, "waits")
     fleet.clock.advance(9)
     [reason] = fleet.queue.explain(fleet.db, waits).reasons
-    told = ", ".join(f"{task.id} of q for 10 s" for task in held)
+    told = f"{first.id} of q for 11 s, {second.id} of q for 10 s"
     assert reason.text == (
         "There are 2 workers of the queue, and none of them waits for a task: for 10 s no thread has been"
         f" free. The longest runs are {told}."
@@ -173,7 +175,7 @@ def test_explain_tells_the_runs_that_hold_all_threads(fleet: Fleet) -> None:
     assert reason.cure == "More workers, or more threads in each."
     fleet.clock.advance(FULL_S)
     [reason] = fleet.queue.explain(fleet.db, waits).reasons
-    assert reason.cure == f"fdbqueue explain q {held[0].id}"
+    assert reason.cure == f"fdbqueue explain q {first.id}"
 
 
 def test_explain_of_a_hanging_task_says_so(fleet: Fleet) -> None:
