@@ -304,6 +304,10 @@ WEIGHTS_MAX = 1_000
 KEY_LEVEL_MIN = 5
 # Task keys that key_statistics reads from the counters, and from the index of busy keys.
 KEYS_LOOKED_AT_MAX = 500
+# Taken tasks among which noisy task keys are found. Such a key has more than that share of them, and more
+# than that many times an equal share.
+RUNS_LOOKED_AT_MAX = 1_000
+NOISY_SHARE, NOISY_TIMES = 0.1, 1.5
 # Changes of options that the history of a queue keeps.
 ALTERATIONS_MAX = 20
 # Tasks that one sweep moves (due, expired, lease over); VERB_BATCH: tasks that a verb over many changes in

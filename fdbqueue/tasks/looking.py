@@ -309,7 +309,7 @@ def _together(one: KeyStatistics, other: KeyStatistics) -> KeyStatistics:
 def _busiest(
     tr: Transaction, discipline: Keyed, limit: int, now_us: int
 ) -> list[tuple[bytes, KeyStatistics]]:
-    found = [(key, numbers) for key, numbers in discipline.counts.busiest(tr.snapshot, limit) if _is_key(key)]
+    found = [(key, numbers) for key, numbers in discipline.counts.busiest(tr.snapshot, limit) if is_key(key)]
     asked = [discipline.ask_oldest(tr.snapshot, key) for key, _ in found]
     records = [list(read_index(tr, line, no_mending)) for line in asked]
     return [
@@ -327,7 +327,7 @@ def _busiest(
     ]
 
 
-def _is_key(packed: bytes) -> bool:
+def is_key(packed: bytes) -> bool:
     """False for a damaged key, which no task has."""
     try:
         return len(layer.unpack(packed)) == 1

@@ -278,6 +278,17 @@ def test_top_shows_rates_and_workers(shell: Shell, program: Within) -> None:
     assert (seen["ready"], seen["taken"], seen["workers"]) == (0, 0, 1)
 
 
+def test_stats_names_noisy_keys(program: Within) -> None:
+    program.run("create", "f", "--kind", "fair", "--ttr", "600")
+    for key in ("loud", "loud", "loud", "loud", "calm"):
+        program.run("put", "f", "x", "--key", key)
+        program.run("take", "f")
+    assert program.row("stats", "f")["noisy"] == [{"key": "loud", "taken": 4, "share": 0.8}]
+    assert "noisy.loud\t80% of the taken tasks\n" in program.run("stats", "f")[1]
+    program.run("create", "o")
+    assert "noisy" not in program.row("stats", "o")
+
+
 def test_top_shows_the_busiest_keys(program: Within) -> None:
     program.run("create", "u", "--kind", "utube")
     for key in ("one", "two", "two"):

@@ -15,7 +15,7 @@ import click
 from fdbqueue.core.database import Database
 from fdbqueue.core.errors import DefinitionUnreadable, ImportUnfinished, LayoutNewer, QueueBusy, QueueExists
 from fdbqueue.core.partitions import Partition, PartitionState, Repartition
-from fdbqueue.core.registry import FAIR_ITEMS, PLAIN, exists_already, told_option
+from fdbqueue.core.registry import FAIR_ITEMS, PLAIN, Definition, exists_already, told_option
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.signals import Interrupted
 from fdbqueue.core.visible import counted
@@ -67,7 +67,8 @@ from fdbqueue.queues.fair import FAIR_OPTIONS
 from fdbqueue.queues.fair import stored_options as fair_options
 from fdbqueue.queues.recipe.queue import Queue, stored_options
 from fdbqueue.tasks.limits.limit import walk_all
-from fdbqueue.tasks.options import as_given, kind_names
+from fdbqueue.tasks.noisy import noisy_keys
+from fdbqueue.tasks.options import as_given, is_kind, kind_names
 from fdbqueue.tasks.queue import TaskQueue
 
 CREATED = "is created"
@@ -161,17 +162,30 @@ def _in_force(row: Row) -> str:
 @command(cli)
 @click.argument("queue", required=False, metavar="[QUEUE]", shell_complete=queue_names)
 def stats(here: Here, queue: str | None) -> None:
-    """Print the statistics of QUEUE; without QUEUE, of all queues."""
+    """Print the statistics of QUEUE; without QUEUE, of all queues.
+
+    Of a QUEUE with task keys, `noisy` names those with over a tenth of the taken tasks, if it is half as
+    many again as an equal share. They are found among the first 1,000 taken tasks.
+    """
     with here.database() as database:
         if queue is None:
             rows = [*queue_rows(here, database, sweeps=True)]
         else:
-            rows = [queue_row(here, database, here.definition(database, queue))]
+            found = here.definition(database, queue)
+            rows = [{**queue_row(here, database, found), **_noisy(here, database, found)}]
     if here.as_json:
         here.show(rows, {})
     else:
         lines = [line for row in rows for line in _statistic_lines(row)]
         here.show(lines, columns(*(["queue"] if queue is None else []), "what", "value"))
+
+
+def _noisy(place: Place, database: Database, definition: Definition) -> Row:
+    """The noisy task keys of a queue that has task keys."""
+    if not is_kind(definition.kind):
+        return {}
+    found = noisy_keys(database, TaskQueue(database, place.registry, definition))
+    return {} if found is None else {"noisy": [asdict(one) for one in found]}
 
 
 def _statistic_lines(row: Row) -> list[Row]:
@@ -180,6 +194,10 @@ def _statistic_lines(row: Row) -> list[Row]:
     for name, value in row.items():
         if name in ("options", "tasks", "calls", "ends"):
             flat |= {f"{name}.{part}": number for part, number in value.items()}
+        elif name == "noisy":
+            flat |= {
+                f"noisy.{cell_of(one['key'])}": f"{one['share']:.0%} of the taken tasks" for one in value
+            }
         else:
             flat[name] = value
     return [{"queue": row["name"], "what": what, "value": cell_of(value)} for what, value in flat.items()]

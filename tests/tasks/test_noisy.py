@@ -1,0 +1,54 @@
+"""Noisy task keys: those with more of the running tasks than an equal share, and over a tenth."""
+
+import pytest
+
+from fdbqueue.core import limits
+from fdbqueue.tasks.noisy import NoisyKey, noisy_keys, noisy_of
+from tests.tasks.support import MakeBench, SetLimits
+
+
+@pytest.mark.parametrize(
+    ("taken", "noisy"),
+    [
+        ({}, []),
+        ({b"a": 5}, []),  # nobody else runs
+        ({b"a": 5, b"b": 5}, []),
+        ({b"a": 9, b"b": 1}, [b"a"]),
+        ({b"a": 3, b"b": 1}, []),
+        ({b"a": 11, **{bytes([n]): 1 for n in range(89)}}, [b"a"]),
+        ({b"a": 10, **{bytes([n]): 1 for n in range(90)}}, []),
+        ({b"a": 20, b"b": 30, **{bytes([n]): 1 for n in range(50)}}, [b"b", b"a"]),
+    ],
+)
+def test_a_noisy_key_has_over_a_tenth(taken: dict[bytes, int], noisy: list[bytes]) -> None:
+    assert [key for key, _ in noisy_of(taken)] == noisy
+
+
+@pytest.mark.parametrize("kind", ["fair", "utube"])
+def test_noisy_keys_of_a_queue_are_named(bench: MakeBench, kind: str) -> None:
+    b = bench(kind, **({"key_concurrency": 9} if kind == "utube" else {}))
+    for key in ["loud"] * 4 + ["calm"]:
+        b.put("x", key=key)
+    for _ in range(5):
+        b.take()
+    assert noisy_keys(b.db, b.queue) == [NoisyKey("loud", 4, 0.8)]
+
+
+def test_a_kind_without_task_keys_has_none(bench: MakeBench) -> None:
+    b = bench("fifo")
+    assert noisy_keys(b.db, b.queue) is None
+
+
+def test_a_look_reads_a_bounded_number_of_tasks(bench: MakeBench, set_limits: SetLimits) -> None:
+    """The first four taken tasks are two of each key."""
+    set_limits(RUNS_LOOKED_AT_MAX=4)
+    b = bench("fair")
+    for key in "abab":
+        b.put("x", key=key)
+    for _ in range(4):
+        b.take()
+    assert noisy_keys(b.db, b.queue) == []
+    for _ in range(20):
+        b.put("x", key="c")
+        b.take()
+    assert sum(one.taken for one in noisy_keys(b.db, b.queue) or ()) <= limits.RUNS_LOOKED_AT_MAX
