@@ -231,8 +231,8 @@ READ_VERSION_LATE_S = 0.1
 COMMIT_LATE_S = 0.5
 LEADER_STANDS_S = 2.0  # in a directory, one process commits at a time: this is longer than a slow commit
 CLOCK_WARNING_S = 1.0
-# Versions of a cluster jump by 100 s at a recovery: an older heartbeat tells no time by them. They lag by the
-# seconds of a look, and may run a tenth slower or faster.
+# Versions of a cluster jump by 100 s at a recovery: an older heartbeat tells no time by them. They lag by up
+# to a second, and may run a tenth slower or faster.
 AGE_TOLD_MAX_S, AGE_LAG_S, AGE_DRIFT = 60.0, 1.0, 0.1
 OVERDUE_WARNING_S = 5.0
 SWEEP_LAG_WARNING_S = 5.0
