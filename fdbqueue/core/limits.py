@@ -191,6 +191,8 @@ HTTP_CONNECTIONS_MAX = 32
 # Dashboard: one look at all queues for all listeners; points of a sparkline, five minutes of them.
 DASHBOARD_LOOK_EVERY_S = 2.0
 POINTS_KEPT = 150
+# The rates of a backlog are those of this time.
+PACE_S = 300.0
 # Threads that wait for the database at a time, and streams of events; a stream ends after STREAM_S, and its
 # browser opens another.
 DASHBOARD_THREADS = 8
@@ -240,6 +242,7 @@ SWEEP_LAG_WARNING_S = 5.0
 # seconds. All threads of a queue have the same tasks for that time before a check tells it.
 HUNG_TIMES, HUNG_MIN_S, HUNG_SHOWN = 10, 60.0, 10
 FULL_WARNING_S = 300.0
+KEY_WAITS_WARNING_S = 900.0
 HOT_TASKS_PER_S = 1_000
 CONFLICTS_WARNING_PER_S = 50.0
 SPARSE_PARTITIONS = 4  # times the number that the rate of a queue needs

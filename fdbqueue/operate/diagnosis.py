@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from math import ceil
+from operator import itemgetter
 from typing import Any
 
 from fdbqueue.core import limits
@@ -22,7 +23,7 @@ from fdbqueue.core.runtime import RealRuntime
 from fdbqueue.core.seam import AnyDatabase, Transaction
 from fdbqueue.core.sessions.ending import ask_holder
 from fdbqueue.core.task import LimitHolder
-from fdbqueue.core.visible import counted, text_of
+from fdbqueue.core.visible import counted, text_of, told
 from fdbqueue.embedded.transaction import Database as EmbeddedDatabase
 from fdbqueue.operate import checks
 from fdbqueue.operate.checks import Check, Diagnosis, Look, failure, fine, warning
@@ -63,6 +64,7 @@ def _of_queue(before: QueueFigures, queue: QueueFigures, seconds: float) -> Iter
         yield from _idle(name, before.tasks, queue.tasks)
         yield from _hanging(name, queue.tasks)
         yield from _stored(name, queue.tasks)
+        yield from _key_waits(name, queue.tasks)
         yield from _hot(name, before.tasks, queue.tasks, seconds)
         yield from _repartition(name, before.tasks, queue.tasks)
         yield from _sparse(name, before.tasks, queue.tasks, seconds)
@@ -112,6 +114,17 @@ def _stored(name: str, now: TaskFigures) -> Iterator[Check]:
     if now.capacity is not None and stored >= now.capacity:
         text = f"{name} is full, with {counted(stored, 'task')}: puts wait or are refused"
         yield warning(QUEUES, text, "Start more workers.", queue=name, capacity=now.capacity)
+
+
+def _key_waits(name: str, now: TaskFigures) -> Iterator[Check]:
+    """The first task of a busy key has waited for long. The longest of these waits is told."""
+    waits = [(one.first_age_s, one) for one in now.busiest if one.first_age_s is not None]
+    age_s, longest = max(waits, key=itemgetter(0), default=(0.0, None))
+    if longest is None or now.paused or age_s <= limits.KEY_WAITS_WARNING_S:
+        return
+    text = f"{name} has {counted(longest.ready, 'ready task')} of the key {told(longest.key)}"
+    found = {"queue": name, "key": told(longest.key), "age_s": age_s}
+    yield warning(QUEUES, f"{text}, the first one for {age_s:.0f} s", command("top", name), **found)
 
 
 def _hot(name: str, before: TaskFigures, now: TaskFigures, seconds: float) -> Iterator[Check]:

@@ -2,8 +2,9 @@
 
 Ages and lags are in seconds.
 
-The look at a queue of tasks reads of each partition its counters, and the first entries of three indexes. An
-overview keeps the look of each queue, so that it can ask before it has read the definition again.
+The look at a queue of tasks reads of each partition its counters, and the first entries of three indexes; and
+the first tasks of the task keys that the look before has told. An overview keeps the look of each queue, so
+that it can ask before it has read the definition again.
 
 The look at what lies beside the queues under a root reads limits, schedules and groups. The cells of the
 limits that the last look has found are read with the rest. A second round trip reads those of limits that
@@ -55,6 +56,8 @@ class KeyFigures:
     """False if only the magnitude of `ready` is known: the number is at least `ready`, and less than four
     times as large.
     """
+    first_age_s: float | None = None
+    """Time since the put of its first ready task; None at the first look that tells the key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -424,11 +427,13 @@ class PartLook:
         self._keys = keys
         # Slugs that were busiest at the last look: this look asks for their counters in the same round trip.
         self._known: Sequence[bytes] = ()
+        self._told: Sequence[bytes] = ()
+        """The keys that the last look has told: this look asks for their first tasks, likewise."""
 
     def ask(self, tr: Transaction, now_us: int) -> Callable[[], PartFigures]:
         snapshot, shape, keys = tr.snapshot, self._shape, self._shape.keys
         counters = snapshot.get(keys.counters)
-        busiest = self._ask_busiest(snapshot)
+        busiest = self._ask_busiest(snapshot, now_us)
         due, next_, oldest = (_ask_first(snapshot, under) for under in (keys.timers, keys.ready, keys.tasks))
 
         def figures() -> PartFigures:
@@ -448,16 +453,22 @@ class PartLook:
 
         return figures
 
-    def _ask_busiest(self, tr: ReadTransaction) -> Callable[[], Sequence[_KeyRow]]:
+    def _ask_busiest(self, tr: ReadTransaction, now_us: int) -> Callable[[], Sequence[_KeyRow]]:
         discipline = self._shape.discipline
         if not self._keys or not isinstance(discipline, Keyed):
             return lambda: ()
         asked = discipline.counts.ask_busiest(tr, self._keys, self._known)
+        firsts = {key: _ask_first(tr, discipline.fifo(key)) for key in self._told}
 
         def busiest() -> Sequence[_KeyRow]:
             found, self._known = asked()
-            told = [(_key_in(busy), busy) for busy in found]
-            return [(busy.key, KeyFigures(key[0], busy.ready, busy.is_exact)) for key, busy in told if key]
+            ages = {key: _age_s(_first_task(first()), now_us) for key, first in firsts.items()}
+            told = [(key, busy) for busy in found if (key := _key_in(busy))]
+            self._told = [busy.key for _, busy in told]
+            return [
+                (busy.key, KeyFigures(key[0], busy.ready, busy.is_exact, ages.get(busy.key)))
+                for key, busy in told
+            ]
 
         return busiest
 
@@ -467,8 +478,13 @@ def busiest_of_all(parts: Sequence[Sequence[_KeyRow]], limit: int) -> tuple[KeyF
     found: dict[bytes, KeyFigures] = {}
     for key, figures in (row for part in parts for row in part):
         known = found.get(key, KeyFigures(figures.key, 0))
-        is_exact = known.is_exact and figures.is_exact
-        found[key] = replace(figures, ready=known.ready + figures.ready, is_exact=is_exact)
+        ages = [one.first_age_s for one in (known, figures) if one.first_age_s is not None]
+        found[key] = KeyFigures(
+            figures.key,
+            known.ready + figures.ready,
+            known.is_exact and figures.is_exact,
+            max(ages, default=None),
+        )
     if len(parts) == 1:
         return tuple(found.values())
     return tuple(sorted(found.values(), key=lambda one: -one.ready)[:limit])

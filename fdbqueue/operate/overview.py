@@ -80,8 +80,9 @@ class Overview(Handle):
         """The figures of the queues that exist now. It sweeps nothing, so a `sweep_lag_s` that grows shows.
 
         Given a database, each limits.FIGURES_QUEUES queues are one transaction.
-        Reads: by snapshot; of each partition its counters, and the first entry of three indexes; the limits,
-            schedules and groups, up to limits.FIGURES_LIMITS, FIGURES_SCHEDULES and FIGURES_GROUP_ROWS.
+        Reads: by snapshot; of each partition its counters, and the first entry of three indexes; the first
+            tasks of the task keys that the last look has told; the limits, schedules and groups, up to
+            limits.FIGURES_LIMITS, FIGURES_SCHEDULES and FIGURES_GROUP_ROWS.
         Conflicts: none.
         Round trips: 1 if no queue or limit was created since the last look, else 2; for each
             limits.FIGURES_QUEUES queues.

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from fdbqueue import Figures, QueueFigures, Severity, TaskFigures
+from fdbqueue import Figures, KeyFigures, QueueFigures, Severity, TaskFigures
 from fdbqueue.core import limits
 from fdbqueue.operate.diagnosis import check_queues
 from fdbqueue.tasks.stored.records import CALL_NAMES
@@ -64,6 +64,17 @@ def found(before: TaskFigures, now: TaskFigures) -> list[tuple[Severity, str]]:
 def test_a_queue_in_trouble_is_told(changes: dict[str, object], wanted: list[tuple[Severity, str]]) -> None:
     """The looks are two seconds apart. Only the first word of a cure is compared."""
     assert found(IDLE, replace(IDLE, **changes)) == wanted
+
+
+def test_a_long_wait_of_a_key_is_told() -> None:
+    """The longest wait of a key, and none of a paused queue."""
+    keys = (KeyFigures("a", 3, first_age_s=60.0), KeyFigures("b", 2, first_age_s=1_000.0), KeyFigures("c", 1))
+    busy = replace(IDLE, workers=1, busiest=keys)
+    (check,) = check_queues(figures(0, busy), figures(1, busy))
+    assert check.text == "my mails has 2 ready tasks of the key b, the first one for 1000 s"
+    assert check.cure == "fdbqueue top 'my mails'"
+    assert found(busy, replace(busy, busiest=keys[:1])) == [(Severity.FINE, "")]
+    assert found(busy, replace(busy, paused=True)) == [(Severity.FINE, "")]
 
 
 def test_a_queue_that_cannot_be_read_is_a_failure() -> None:

@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 import fdbqueue
 from fdbqueue import Database, Group, Limit, Queue, Schedule, TaskQueue
+from fdbqueue.core import limits
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.integrations.prometheus import QueueCollector, measure
 from fdbqueue.integrations.prometheus.collector import KEY_LABEL_LENGTH_MAX, families
@@ -241,6 +242,21 @@ def test_promtool_finds_nothing_to_say(memory: tuple[Database, StillClock]) -> N
     with measure(scraped.registry):
         queue.put(db, "x", key="b")
     assert checked_by_promtool(["check", "metrics"], scraped.page()) == ""
+
+
+def test_a_backlog_and_the_first_of_each_key_have_times(memory: tuple[Database, StillClock]) -> None:
+    """From the second scrape on, unless nothing waits."""
+    db, clock = memory
+    queue, scraped = TaskQueue.create(db, "q", "fair"), Scraped(db)
+    assert scraped.value("backlog_seconds", queue="q") == 0
+    tasks = queue.put_many(db, range(12), key="a")
+    clock.advance(100)
+    assert scraped.value("backlog_seconds", queue="q") == 12 * limits.PACE_S  # none has ended
+    assert scraped.value("key_first_task_age_seconds", queue="q", key="a") == pytest.approx(100)
+    for task in tasks[:2]:
+        queue.delete(db, task)
+    clock.advance(100)
+    assert scraped.value("backlog_seconds", queue="q") == pytest.approx(10 / (2 / 200))
 
 
 def test_a_bound_of_a_key_is_told_as_its_number() -> None:

@@ -34,6 +34,7 @@ from fdbqueue.core.runtime import RealRuntime
 from fdbqueue.core.seam import AnyDatabase, engine_errors
 from fdbqueue.core.version import __version__
 from fdbqueue.core.visible import shortened, told, visible
+from fdbqueue.operate.backlog import Pace
 from fdbqueue.operate.figures import (
     Figures,
     GroupsFigures,
@@ -57,6 +58,10 @@ Sample = tuple[Sequence[str], float]
 Samples = Callable[[QueueFigures], Iterable[Sample]]
 
 
+_NONE: Mapping[str, float] = {}
+_BACKLOG = "Time in which the ready tasks of a queue end, at the rate of the last five minutes."
+
+
 class _Family(NamedTuple):
     """A family with any number of samples for each queue."""
 
@@ -74,7 +79,8 @@ class _Numbers(NamedTuple, Generic[T]):
     number: Callable[[T], float | None]
 
 
-def families(found: Figures, look_s: float) -> Iterator[Metric]:
+def families(found: Figures, look_s: float, backlogs: Mapping[str, float] = _NONE) -> Iterator[Metric]:
+    """`backlogs`: of queues, in seconds."""
     yield from (up(True), _build(), *_of_the_look(found, look_s))
     # Two names may have one text. Prometheus refuses a page that tells a sample twice.
     queues = {visible(queue.name): queue for queue in found.queues}
@@ -84,6 +90,10 @@ def families(found: Figures, look_s: float) -> Iterator[Metric]:
             for labels, number in family.samples(queue):
                 filled.add_metric((name, *labels), float(number))
         yield filled
+    backlog = GaugeMetricFamily("fdbqueue_backlog_seconds", _BACKLOG, labels=("queue",))
+    for name in set(map(visible, backlogs)) & set(queues):
+        backlog.add_metric((name,), backlogs[queues[name].name])
+    yield backlog
     yield from _of_rows(_LIMITS, ("limit",), {visible(one.name): one for one in found.limits})
     yield from _of_rows(_SCHEDULES, ("schedule",), {visible(one.name): one for one in found.schedules})
     yield from _of_groups(found.groups)
@@ -180,6 +190,15 @@ def _busiest(tasks: TaskFigures) -> Iterable[Sample]:
     return (((label,), number) for label, number in ready.items())
 
 
+def _first_ages(tasks: TaskFigures) -> Iterable[Sample]:
+    ages: dict[str, float] = {}
+    for key in tasks.busiest:
+        if key.first_age_s is not None:
+            label = key_label(key.key)
+            ages[label] = max(ages.get(label, 0.0), key.first_age_s)
+    return (((label,), age_s) for label, age_s in ages.items())
+
+
 def key_label(key: object) -> str:
     """A task key as the value of a label: short, and without control characters."""
     return shortened(told(key), KEY_LABEL_LENGTH_MAX)
@@ -264,6 +283,12 @@ _FAMILIES = (
     _Family(
         "key_ready_tasks", "Ready tasks of the busiest task keys of a queue.", _of_tasks(_busiest), ("key",)
     ),
+    _Family(
+        "key_first_task_age_seconds",
+        "Time since the put of the first ready task of these keys; missing in the first scrape with a key.",
+        _of_tasks(_first_ages),
+        ("key",),
+    ),
 )
 _LIMITS: Sequence[_Numbers[LimitFigures]] = (
     _Numbers(
@@ -330,7 +355,7 @@ class QueueCollector:
     `fdbqueue_up` is 0, and the other families are missing.
     """
 
-    __slots__ = ("_database", "_overview")
+    __slots__ = ("_database", "_overview", "_paces")
 
     def __init__(self, db: AnyDatabase, *names: str, keys: int = 10, root: Any = DEFAULT_ROOT) -> None:
         """`keys` is the number of busiest task keys that are told of a queue with task keys.
@@ -339,6 +364,7 @@ class QueueCollector:
         """
         self._database = as_database(db)
         self._overview = Overview(*names, keys=keys, root=root)
+        self._paces: dict[str, Pace] = {}
 
     def describe(self) -> Iterable[Metric]:
         """The families without samples: a registry asks for their names when the collector is registered."""
@@ -357,7 +383,21 @@ class QueueCollector:
         except failures() as error:
             database.troubles.met(_log, "the queues could not be looked at", error)
             return [up(False)]
-        return list(families(found, database.runtime.monotonic() - began))
+        return list(families(found, database.runtime.monotonic() - began, self._backlogs(found)))
+
+    def _backlogs(self, found: Figures) -> dict[str, float]:
+        """By queue, from the second look on. A queue that ends none counts as one that ends a task in
+        limits.PACE_S, so that an autoscaler gets a number.
+        """
+        there = {queue.name: queue.tasks for queue in found.queues if queue.tasks is not None}
+        self._paces = {name: self._paces.get(name) or Pace() for name in there}
+        backlogs = {name: self._paces[name].backlog(tasks, found.now) for name, tasks in there.items()}
+        most = {name: tasks.ready * limits.PACE_S for name, tasks in there.items()}
+        return {
+            name: most[name] if one.seconds is None else min(one.seconds, most[name])
+            for name, one in backlogs.items()
+            if one is not None
+        }
 
 
 def failures() -> tuple[type[Exception], ...]:

@@ -13,6 +13,7 @@ from rich.text import Text
 from fdbqueue.core.database import Database, run
 from fdbqueue.core.errors import DefinitionUnreadable, QueueNotFound
 from fdbqueue.fleet.status import Presence, workers
+from fdbqueue.operate.backlog import Backlog, Pace, phrase
 from fdbqueue.operate.cli.beside import allowed
 from fdbqueue.operate.cli.frame import Here, SecondsRange, cli, command, queue_names
 from fdbqueue.operate.cli.session import Place
@@ -57,12 +58,13 @@ def top(here: Here, queue: tuple[str, ...], interval: float, times: int | None) 
 
     With QUEUE, watch those queues only, with the busiest keys of keyed ones. Columns: queue, ready, taken,
     buried, delayed, put/s, take/s, done/s, waits, workers, paused, due, acked, expired, deleted, unreadable,
-    partitions. `waits` is the time since the put of the next task; of several partitions, the longest. `due`
-    counts delayed tasks that should be ready, up to 1,000. `acked`, `expired` and `deleted` count tasks by
-    their end. `unreadable` counts the values that were set aside (`fdbqueue aside`). A terminal also shows
-    each worker, the first taken tasks with their holders, and limits, schedules and groups that have not
-    ended. A pipe gets one line per queue in each interval; keys, taken tasks (`held`), `limits` and
-    `schedules` only with --json. Without QUEUE, that has one line more if there are groups: `groups`.
+    partitions, backlog. `waits` is the time since the put of the next task; of several partitions, the
+    longest. `due` counts delayed tasks that should be ready, up to 1,000. `acked`, `expired` and `deleted`
+    count tasks by their end. `unreadable` counts the values that were set aside (`fdbqueue aside`). A
+    terminal also shows each worker, the first taken tasks with their holders, and limits, schedules and
+    groups that have not ended. A pipe gets one line per queue in each interval; keys, taken tasks (`held`),
+    `limits` and `schedules` only with --json. Without QUEUE, that has one line more if there are groups:
+    `groups`.
     """
     with here.database() as database:
         for name in queue:
@@ -93,6 +95,7 @@ class Samples:
         self._names = names
         self._with_held = with_held
         self._last: dict[str, tuple[float, Mapping[str, int]]] = {}
+        self._paces: dict[str, Pace] = {}
         self._overview = Overview(*names, keys=0, root=place.root)
         self.figures = Figures(0.0, (), 0)
         """Those of the last read."""
@@ -139,6 +142,8 @@ class Samples:
         row |= self._rates(name, {**found["calls"], "done": found["tasks"]["done"]})
         row |= {"waits_s": tasks.next_age_s, "paused": tasks.paused, "partitions": tasks.partitions}
         row["repartition_from"] = tasks.partitions_before or None
+        backlog = self._paces.setdefault(name, Pace()).backlog(tasks, self.figures.now)
+        row["backlog"] = None if backlog is None else asdict(backlog)
         if self._names and kind_named(queue.kind).supports("key"):
             see = partial(queue.key_statistics, limit=KEYS_SHOWN)
             row["keys"] = [*map(_key_row, run(self._database, see))]
@@ -238,6 +243,7 @@ END_COLUMNS = columns(
     **{end: _end(end) for end in ("acked", "expired", "deleted", "cancelled")},
     unreadable="unreadable",
     partitions=_partitions,
+    backlog=lambda row: "" if row["backlog"] is None else phrase(Backlog(**row["backlog"])),
 )
 KEY_COLUMNS = {"key": json_in("key", null=True), **columns(*STATES, waits=time_in("waits_s"))}
 LIMIT_COLUMNS = columns(

@@ -5,7 +5,7 @@ history has the last figures of each queue, from which rates and sparklines are 
 """
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,7 @@ from fdbqueue.core.registry import Definition, Registry
 from fdbqueue.core.seam import Transaction
 from fdbqueue.core.task import EndedTask, Explanation, Failure, Task
 from fdbqueue.fleet.status import Presence, workers
+from fdbqueue.operate.backlog import done_of
 from fdbqueue.operate.figures import Figures, QueueFigures, TaskFigures
 from fdbqueue.operate.overview import Overview
 from fdbqueue.tasks.altering import Alteration
@@ -180,6 +181,8 @@ class Trend:
     """Takes between the first point and the last."""
     seconds: float = 0.0
     """Time between them."""
+    pace: Rates | None = None
+    """The rates over this time; None without any."""
 
     @property
     def top(self) -> float:
@@ -219,11 +222,6 @@ def point_of(tasks: TaskFigures, at_s: float) -> Point:
     return Point(at_s, tasks.ready, calls["put"], calls["take"], done_of(calls))
 
 
-def done_of(calls: Mapping[str, int]) -> int:
-    """An expired one counts as a delete, too."""
-    return calls["ack"] + calls["delete"] + calls["cancel"]
-
-
 def _followed(points: deque[Point] | None, point: Point) -> deque[Point]:
     """Counters that went back belong to a queue that was created again: it has no past."""
     if points is None or point.put < points[-1].put or point.done < points[-1].done:
@@ -245,6 +243,7 @@ def trend_of(points: Sequence[Point]) -> Trend:
         tuple(point.ready for point in points),
         last.take - first.take,
         last.at_s - first.at_s,
+        _rates(first, last) if last.at_s > first.at_s else None,
     )
 
 

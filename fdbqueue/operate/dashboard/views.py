@@ -21,6 +21,7 @@ from fdbqueue.core.task import Failure, Task, TaskState
 from fdbqueue.core.unreadable import Unreadable
 from fdbqueue.core.visible import counted, shortened, shown, visible, visible_json
 from fdbqueue.core.visible import span as whole_span
+from fdbqueue.operate.backlog import backlog_of, phrase
 from fdbqueue.operate.dashboard.looks import ENDED, STATES, DeadLook, QueueLook, TaskLook, Trend
 from fdbqueue.operate.figures import (
     Figures,
@@ -411,6 +412,14 @@ class QueueRow:
         if self.findings:
             return self.findings[0].word
         return "Fine" if self.queue.items else "Idle"
+
+    @property
+    def backlog(self) -> str:
+        """In a few words; empty before the second look, and without a task that waits."""
+        tasks, pace = self.queue.tasks, self.trend.pace
+        if tasks is None or pace is None or not tasks.ready:
+            return ""
+        return phrase(backlog_of(tasks.ready, pace.put, pace.done, tasks.workers))
 
 
 def queue_row(queue: QueueFigures, trend: Trend) -> QueueRow:
