@@ -81,6 +81,7 @@ if TYPE_CHECKING:
     from fdbqueue.tasks.redrive import DeadLetter, FailureClass, Redrive, RedriveState, RedriveStep
     from fdbqueue.tasks.schedules import Schedule, fire_due, list_schedules
     from fdbqueue.tasks.selected import ChangedTasks
+    from fdbqueue.tasks.times import Durations, Times
 
     # Not `open`: `from fdbqueue import *` would hide the builtin.
     __all__ = [
@@ -98,6 +99,7 @@ if TYPE_CHECKING:
         "DeadLetters",
         "Diagnosis",
         "Done",
+        "Durations",
         "ElementQueue",
         "EndedTask",
         "Event",
@@ -175,6 +177,7 @@ if TYPE_CHECKING:
         "TaskQueue",
         "TaskState",
         "Tasks",
+        "Times",
         "Transaction",
         "Unavailable",
         "Unreadable",
@@ -225,6 +228,7 @@ _HOMES = {
     "fleet.worker": "Worker",
     "operate.checks": "Check Diagnosis Severity",
     "operate.diagnosis": "diagnose",
+    "tasks.times": "Durations Times",
     "operate.figures": "Figures GroupsFigures KeyFigures LimitFigures QueueFigures ScheduleFigures "
     "TaskFigures",
     "operate.overview": "Overview",

@@ -333,6 +333,12 @@ SEATS_MAX = 4_096
 
 # Ended tasks that a queue with `retain_s` keeps; a sweep removes the oldest of more.
 RETAINED_MAX = 100_000
+# Chronicle: points by minute for a day and by hour for a month; times by span of an hour; the task keys of a
+# queue with times of their own, among those that a worker counts.
+MINUTES_KEPT, HOURS_KEPT = 1_440, 744
+TIMES_SPAN_S, TIMES_SPANS = 1_200.0, 4
+TIMES_ADDED_EVERY_S = 60.0
+KEYS_TIMED, KEYS_COUNTED = 20, 1_000
 
 # Failures kept of a task, and the text kept of each (FoundationDB advises values below 10 kB).
 FAILURES_KEPT = 10

@@ -201,6 +201,8 @@ MEMBERS = S.column(_MEMBERS, TIME, GROUP)  # by epoch: counts, see group_settlin
 MEMBER = S.column(35, GROUP, ID)  # empty; sweeps, after the cancel of a group
 EPOCH = S.column(36)  # number of truncates; puts of members
 ALTERED = S.column(38)  # see tasks/altering.py; the next change of an option, alterations()
+POINT = S.column(44, number(4))  # see tasks/chronicle.py; sweeps, charts
+TIMES = S.column(45, number(4), sized(0, limits.TASK_KEY_BYTES_MAX))  # see tasks/chronicle.py; figures
 
 
 def prefix_of(subspace: Any, partition: int) -> bytes:
@@ -238,6 +240,8 @@ class SharedKeys:
         self.member, self.all_member = MEMBER.key(prefix), MEMBER.all(prefix)
         self.epoch = EPOCH.start(prefix)
         self.altered = ALTERED.start(prefix)
+        self.point, self.points, self.slot_of = POINT.key(prefix), POINT.all(prefix), POINT.first(prefix)
+        self.times_at, self.times = TIMES.key(prefix), TIMES.all(prefix)
 
     def column_of(self, key: bytes) -> int | None:
         """The column of a key that queues of every kind have: FLAG, BELL or WIDE_LINE; None for another."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fdbqueue.core import limits, observing
 from fdbqueue.core import logger as loggers
@@ -43,6 +43,9 @@ from fdbqueue.tasks.attempts import Asked, number_for
 from fdbqueue.tasks.handle import has_come_back
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.tasks.verbs import TRANSACTION_TOO_LARGE
+
+if TYPE_CHECKING:
+    from fdbqueue.fleet.timing import Timing
 
 Handler = Callable[..., object]
 T = TypeVar("T")
@@ -266,11 +269,15 @@ _TALLIED = {
 class Telling:
     """Counts the attempts of a worker by outcome, and tells hooks, observers and the log of each."""
 
-    def __init__(self, database: Database, hooks: Hooks, usual: Usual) -> None:
+    def __init__(
+        self, database: Database, hooks: Hooks, usual: Usual, timing: "Timing | None" = None
+    ) -> None:
+        """`timing`: that of queues with a chronicle; None for a worker without any."""
         self._runtime = database.runtime
         self._troubles = database.troubles
         self._hooks = hooks
         self._usual = usual
+        self._timing = timing
         self._lock = database.runtime.lock()
         self.tally = Tally()
 
@@ -288,6 +295,8 @@ class Telling:
             self.tally = self.tally + Tally(**counted)
             if settled.name == "succeeded":
                 self._usual.ran(hold.task.queue, hold.task, seconds)
+        if self._timing is not None:
+            self._timing.note(hold, seconds)
         with loggers.about(hold.task.queue, hold.task):
             if hold.watch is not None:
                 hold.watch.end(settled.name, seconds, error)

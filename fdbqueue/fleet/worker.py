@@ -72,6 +72,7 @@ _log = loggers.logger("fdbqueue.worker")
 
 _LOOP_WORKER = "fdbqueue.aio.worker"
 _BATCHES = "fdbqueue.fleet.batches"
+_TIMING = "fdbqueue.fleet.timing"
 
 
 def is_asynchronous(handler: Any) -> bool:
@@ -137,6 +138,7 @@ class ChosenByHandler(Handle):
         "_state",
         "_stopped",
         "_telling",
+        "_timing",
         "_usual",
     )
     """All state of a worker."""
@@ -164,6 +166,12 @@ def _with_loop(cls: type, handler: Any) -> type:
     """The class of workers with an event loop; for a subclass of the worker, a class of both."""
     with_loop: type = loop_worker_class(handler)
     return with_loop if issubclass(with_loop, cls) else type(cls.__name__, (cls, with_loop), {})
+
+
+def _timing_of(database: Database, keys: RootKeys, queues: Sequence[TaskQueue]) -> Any:
+    """The Timing of the queues with a chronicle; None without any: its file is imported by its name."""
+    kept = [queue for queue in queues if queue.options.get("chronicle")]
+    return importlib.import_module(_TIMING).Timing(database, keys, kept) if kept else None
 
 
 _STOPPING_LOOK_S = 0.05
@@ -216,7 +224,8 @@ class Worker(ChosenByHandler):
         self._functions = tasks_in(handler, chosen.batch)
         self._queues = opened(self._database, queues, root)
         self._usual = Usual(self._functions)
-        self._telling = Telling(self._database, checked_hooks(hooks), self._usual)
+        self._timing = _timing_of(database, RootKeys(root), [queue for queue, _ in self._queues])
+        self._telling = Telling(self._database, checked_hooks(hooks), self._usual, self._timing)
         on_loop = not self._chooses
         begin, end = checked_once("setup", setup, on_loop), checked_once("teardown", teardown, on_loop)
         self._around = Around(self._database, begin, end, self._call_once)
@@ -273,6 +282,9 @@ class Worker(ChosenByHandler):
                 self._settling.acks = self._refill.acks
             self._heartbeat.start()
             undo.callback(self._heartbeat.end, limits.CLOSE_TIMEOUT_S)
+            if self._timing is not None:
+                self._timing.start()
+                undo.callback(self._timing.end)
             self._runtime.spawn(lambda: self._run(until_empty), "fdbqueue-feeder")
             undo.pop_all()  # from now on the feeder does it
 
@@ -355,6 +367,8 @@ class Worker(ChosenByHandler):
                 last.callback(self._end_session)
                 last.callback(self._pool.end)
                 last.callback(self._heartbeat.end, limits.CLOSE_TIMEOUT_S)
+                if self._timing is not None:
+                    last.callback(self._timing.end)
                 try:
                     self._finish()
                 except SURVIVED as error:

@@ -5,12 +5,13 @@ again knows the rates.
 """
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fdbqueue.core import limits
 from fdbqueue.core.visible import span
 from fdbqueue.operate.figures import TaskFigures
+from fdbqueue.tasks.points import Point
 
 MORE_WORKERS = 2
 """The number of further workers that a backlog is told for."""
@@ -57,6 +58,17 @@ def phrase(backlog: Backlog) -> str:
 def done_of(calls: Mapping[str, int]) -> int:
     """Tasks that have ended. An expired one counts as a delete, too."""
     return calls["ack"] + calls["delete"] + calls["cancel"]
+
+
+def backlog_at(points: Sequence[Point | None], tasks: TaskFigures) -> Backlog | None:
+    """By the last points of a chronicle, those of limits.PACE_S; None if there are too few."""
+    last = [point for point in points[-round(limits.PACE_S / 60) - 1 :] if point is not None]
+    if len(last) < 2:
+        return None
+    first, now = last[0], last[-1]
+    span_s = (now.at_us - first.at_us) / 1_000_000
+    puts, ends = now.put - first.put, now.done - first.done
+    return backlog_of(tasks.ready, puts / span_s, ends / span_s, tasks.workers)
 
 
 class Pace:

@@ -19,6 +19,7 @@ from fdb import tuple as layer
 from fdb.subspace_impl import Subspace
 
 from fdbqueue.core import limits
+from fdbqueue.core.arguments import key_bytes
 from fdbqueue.core.errors import DefinitionUnreadable, InvalidArgument, ScheduleUnreadable
 from fdbqueue.core.partitions import Plan, plan_of, prefix_of
 from fdbqueue.core.registry import FAIR_ITEMS, PIECES, PLAIN, SIMPLE, UNPACKING, Definition, Registry
@@ -43,6 +44,8 @@ from fdbqueue.tasks.stored.discipline import Fifo, no_mending, read_index
 from fdbqueue.tasks.stored.key_counts import Busy
 from fdbqueue.tasks.stored.keyed import Keyed
 from fdbqueue.tasks.stored.records import Record, TaskKeys, count_of, id_in, sound_record, statistics_of
+from fdbqueue.tasks.times import Times as Times
+from fdbqueue.tasks.times import ask_times
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,8 @@ class KeyFigures:
     """
     first_age_s: float | None = None
     """Time since the put of its first ready task; None at the first look that tells the key."""
+    times: Times | None = None
+    """As those of the queue, of its tasks with this key; None likewise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +111,8 @@ class TaskFigures:
     """
     full_s: float = 0.0
     """The time since which no worker of the queue has had a free thread; 0 if one has."""
+    times: Times | None = None
+    """How long its tasks waited and ran in the last hour; None without the option `chronicle`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -381,19 +388,35 @@ class TaskLook:
         self._keys = keys
         plan = shape.plan
         self._parts = [PartLook(shape.partition(n), keys) for n in range(1 if plan is None else plan.high)]
+        self._told: Sequence[bytes] = ()
+        """The keys that the last look has told, if the queue has a chronicle."""
 
     def ask(self, tr: Transaction, now_us: int) -> Callable[[LiveWorkers], QueueFigures]:
         paused = tr.snapshot.get(self._shape.keys.paused)
         unreadable = self._shape.aside.ask_count(tr)
         asked = [part.ask(tr, now_us) for part in self._parts]
+        times = self._ask_times(tr, now_us) if self._shape.settings.chronicle else None
 
         def figures(workers: LiveWorkers) -> QueueFigures:
             parts, shape = [reply() for reply in asked], self._shape
             tasks = self._tasks(parts, bool(paused.present()), workers)
+            tasks = tasks if times is None else times(tasks)
             items = sum(part.items for part in parts)
             return QueueFigures(shape.name, shape.kind.name, items, unreadable(), tasks)
 
         return figures
+
+    def _ask_times(self, tr: Transaction, now_us: int) -> Callable[[TaskFigures], TaskFigures]:
+        times = ask_times(tr.snapshot, self._shape.shared, [b"", *self._told], now_us)
+
+        def with_times(tasks: TaskFigures) -> TaskFigures:
+            found, keys = times(), [key_bytes(one.key) for one in tasks.busiest]
+            self._told = keys
+            rows = zip(tasks.busiest, keys, strict=True)
+            busiest = tuple(replace(one, times=found.get(key)) for one, key in rows)
+            return replace(tasks, busiest=busiest, times=found[b""])
+
+        return with_times
 
     def _tasks(self, parts: Sequence[PartFigures], paused: bool, workers: LiveWorkers) -> TaskFigures:
         plan, name = self._shape.plan, self._shape.name
@@ -418,6 +441,7 @@ class TaskLook:
             task_limits=self._shape.settings.task_limits,
             hung=workers.hung.get(name, ())[: limits.HUNG_SHOWN],
             full_s=workers.full_s.get(name, 0.0),
+            times=None,
         )
 
 

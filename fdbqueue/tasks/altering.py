@@ -34,7 +34,7 @@ from fdbqueue.tasks.source import Parts
 from fdbqueue.tasks.stored.key_counts import key_of, readable_state
 from fdbqueue.tasks.stored.keyed import Keyed, is_slug
 
-_OF_TASKS = ("ttl", "ttr", "pri", "retain_s", "attempts", "backoff", "result_ttl")
+_OF_TASKS = ("ttl", "ttr", "pri", "retain_s", "chronicle", "attempts", "backoff", "result_ttl")
 ALTERABLE = frozenset({*_OF_TASKS, "capacity", "key_concurrency", "weights"})
 """The options that may change."""
 _ANOTHER = "create another queue, and let the workers empty this one"
@@ -125,7 +125,8 @@ def alter(change: Change, asked: Mapping[str, Any], by: str) -> Alteration:
     count = max(history.count, found.options.get("settling") or 0) + 1
     entries = (*history.entries, entry)[-limits.ALTERATIONS_MAX :]
     tr.set(shape.shared.altered, msgspec.msgpack.encode(_History(count, entries, history.more)))
-    fits = "key_concurrency" in news or ("retain_s" in news and news["retain_s"] is None)
+    taken_back = any(name in news and not news[name] for name in ("retain_s", "chronicle"))
+    fits = "key_concurrency" in news or taken_back
     settling = count if fits or found.options.get("settling") else None
     _store(change, found, {**news, "settling": settling})
     return _shown(entry)

@@ -357,9 +357,9 @@ class Change:
     def site(self) -> Site:
         """The view of this change that features have."""
         shape = self.shape
-        return Site(
-            self.tr, self.now_us, shape.root, shape.shared, shape.keys, shape.definition.id, shape.name
-        )
+        keys = shape.root, shape.shared, shape.keys
+        parts = 1 if self.plan is None else self.plan.high
+        return Site(self.tr, self.now_us, *keys, shape.definition.id, shape.name, parts)
 
     def let_go(self, key: bytes) -> bool:
         """Let the first task of a held key be taken: the key has left its old partition. False if it was not

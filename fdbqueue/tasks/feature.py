@@ -35,6 +35,7 @@ SWEPT = ("result_ttl_us", "unique")
 OF_QUEUES = {
     "limits": (("limits", "task_limits"), "fdbqueue.tasks.limited:Limited"),
     "retention": (("retain_s",), "fdbqueue.tasks.retaining:Retention"),
+    "chronicle": (("chronicle",), "fdbqueue.tasks.chronicle:Chronicle"),
 }
 """The features of queues. A queue has a feature if it was created with one of the options named here."""
 
@@ -93,6 +94,8 @@ class Site(NamedTuple):
     keys: TaskKeys
     queue_id: int
     queue: str
+    parts: int
+    """Partitions from this number on hold nothing."""
 
 
 class End(NamedTuple):

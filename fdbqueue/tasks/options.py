@@ -266,6 +266,12 @@ def stored_plan(_: str, partitions: Any) -> Plan | None:
     return first_plan(checked_partitions(partitions))
 
 
+def checked_flag(name: str, flag: Any) -> bool:
+    if not isinstance(flag, bool):
+        raise InvalidArgument(name=name, wanted="True or False", got=flag)
+    return flag
+
+
 def stored_capacity(name: str, capacity: Any) -> int | None:
     return checked_whole(name, capacity, 0, WHOLE_MAX) or None
 
@@ -301,6 +307,7 @@ class Settings:
     """None: those of its workers; NO_BOUND for inf."""
     backoff: Annotated[Backoff | None, checked_backoff, "S[,CAP]", f"{_PAUSE} [its workers']"] = None
     result_ttl: Annotated[float | None, checked_seconds, "S", f"{_KEPT} [not kept]"] = None
+    chronicle: Annotated[bool, checked_flag, "", "keep its figures by minute and by hour"] = False
     codec: Annotated[str, lambda _, codec: checked_codec(codec), "", "[json]"] = "json"
     temporary: str | None = None
     """The session that owns the contents, in hexadecimal."""
@@ -335,6 +342,7 @@ UNSTORED: Mapping[str, Any] = {
     "backoff": None,
     "result_ttl": None,
     "settling": None,
+    "chronicle": False,
 }
 """Options of which no definition stores the default, in the form of a caller."""
 _FIELDS = [field.name for field in fields(Settings) if field.name != "of_features"]

@@ -143,6 +143,7 @@ class TaskQueue(Looks, Leaving, Putting, KeepsAside):
         if_not_exists: bool | Literal["any"] = False,
         temporary: bool = False,
         retain_s: float | None = None,
+        chronicle: bool | None = None,
         partitions: int | None = None,
         limits: Iterable[str] | None = None,
         task_limits: Iterable[str] | None = None,
@@ -154,22 +155,21 @@ class TaskQueue(Looks, Leaving, Putting, KeepsAside):
         """Register a queue; without a `kind`, of the first one with the options given: fifottl for a `ttr`.
 
         `ttl`, `ttr` (seconds, by default for ever) and `pri` (0) are the defaults of its tasks.
-        `key_concurrency`: number of tasks of a task key that may be taken at a time, 1 by default. `weights`:
-        quotas of task keys in each round, 1 for all others. `codec`: "json" (the default), "bytes",
-        "msgpack", or a name given to `register_codec`. `type`: type of the data of this handle, None for the
-        codec's own types; it is not stored. `retain_s`: time for which ended tasks are kept (`ended_tasks`),
-        without their data; None keeps none. `partitions`: number of parts, 1 by default, that share the load
-        of the queue (docs/partitions.md). `limits`: names of limits under which all tasks are taken;
-        `task_limits`: of others, which tasks may name (docs/limits.md). `attempts`: failures before a task is
-        buried, inf for no bound; `backoff`: the pauses after the others. Both go before those of its workers.
-        `result_ttl`: that of tasks put without one.
+        `key_concurrency`: tasks of a task key that may be taken at a time, 1 by default. `weights`: quotas of
+        task keys in each round, 1 for all others. `codec`: "json" (the default), "bytes", "msgpack", or a
+        name given to `register_codec`. `type`: type of the data of this handle, None for the codec's own
+        types; it is not stored. `retain_s`: time for which ended tasks are kept, without their data.
+        `chronicle`: keep its figures (docs/metrics.md). `partitions`: number of parts, 1 by default
+        (docs/partitions.md). `limits`: names of limits under which all tasks are taken; `task_limits`: of
+        others, which tasks may name (docs/limits.md). `attempts`: failures before a task is buried, inf for
+        no bound; `backoff`: the pauses after the others. Both go before those of its workers. `result_ttl`:
+        that of tasks put without one.
 
         With `if_not_exists`, a queue of this name is opened. Its kind and options must be those that are
         given here; all that is None may differ. With "any", kind and options may be any.
 
-        `temporary`: the tasks belong to this process's session and go with it. With `if_not_exists`, a
-        temporary queue of a session that has ended is replaced. Given a transaction, a session counts as
-        alive until a process has ended it.
+        `temporary`: the tasks belong to this process's session and go with it. With `if_not_exists`, that of
+        an ended session is replaced. Given a transaction, a session is alive until a process has ended it.
         Reads: as Registry.create.
         Writes: as Registry.create.
         Raises: QueueExists, also with `if_not_exists` for other options, and for a temporary queue of another
@@ -180,7 +180,7 @@ class TaskQueue(Looks, Leaving, Putting, KeepsAside):
         of_tasks = {"ttl": ttl, "ttr": ttr, "pri": pri, "codec": codec, "retain_s": retain_s}
         of_keys = {"key_concurrency": key_concurrency, "weights": weights, "partitions": partitions}
         bounds = {"capacity": capacity, "limits": limits, "task_limits": task_limits}
-        again = {"attempts": attempts, "backoff": backoff, "result_ttl": result_ttl}
+        again = {"attempts": attempts, "backoff": backoff, "result_ttl": result_ttl, "chronicle": chronicle}
         asked = asked_for(name, kind, {**of_tasks, **of_keys, **bounds, **again}, temporary, if_not_exists)
         # All that a handle refuses: afterwards the queue would be there.
         shape_of(registry, Definition(asked.name, 0, asked.kind, asked.settings.to_options()), type)
@@ -433,6 +433,7 @@ class TaskQueue(Looks, Leaving, Putting, KeepsAside):
         key_concurrency: int | EllipsisType | None = ...,
         weights: Mapping[Any, int] | EllipsisType | None = ...,
         retain_s: float | EllipsisType | None = ...,
+        chronicle: bool | EllipsisType | None = ...,
         attempts: float | EllipsisType | None = ...,
         backoff: Backoff | EllipsisType | None = ...,
         result_ttl: float | EllipsisType | None = ...,
@@ -444,16 +445,16 @@ class TaskQueue(Looks, Leaving, Putting, KeepsAside):
         `ttr`, `pri` and `result_ttl` concern tasks that are put from then on. With a smaller `capacity` or
         `key_concurrency`, nothing is lost: puts find no room, and takes leave a key alone, until enough tasks
         have ended. A larger one lets them go on at once. `attempts` and `backoff` concern failures from then
-        on. Without `retain_s`, the ended tasks go. Any process that uses the queue finishes the change; this
-        call does it, given a database. Given a transaction, a later call on the queue in that transaction
-        raises AlterNotCommitted.
+        on. Without `retain_s`, the ended tasks go, and without `chronicle` its points. Any process that uses
+        the queue finishes the change; this call does it, given a database. Given a transaction, a later call
+        on the queue in that transaction raises AlterNotCommitted.
         Reads: the definition, the last changes; task keys by snapshot.
         Writes: the definition, the change.
         Conflicts: every call on the queue.
         Raises: InvalidArgument; UnsupportedOption for an option that the kind does not have, or that stays.
         """
         given = {"ttl": ttl, "ttr": ttr, "pri": pri, "capacity": capacity, "weights": weights, **lasting}
-        given |= {"key_concurrency": key_concurrency, "retain_s": retain_s}
+        given |= {"key_concurrency": key_concurrency, "retain_s": retain_s, "chronicle": chronicle}
         given |= {"attempts": attempts, "backoff": backoff, "result_ttl": result_ttl}
         wanted = {name: value for name, value in given.items() if value is not ...}
         asked, runtime = late.altering.checked(self._shape.kind, wanted), self._of(tr).runtime

@@ -243,7 +243,7 @@ def test_stats_and_top_count_ended_and_due_tasks(program: Within) -> None:
     found = program.row("top", "q", "-n", "1")
     assert (found["ends"], found["due"]) == (ends, 0)
     _, out, _ = program.run("top", "q", "-n", "1")
-    assert out.rstrip("\n").split("\t")[-8:-1] == ["0", "2", "1", "1", "0", "0", "1"]
+    assert out.rstrip("\n").split("\t")[-10:-3] == ["0", "2", "1", "1", "0", "0", "1"]
     lines = dict(line.split("\t") for line in program.run("stats", "q")[1].splitlines())
     assert (lines["ends.acked"], lines["ends.deleted"], lines["tasks.due"]) == ("2", "1", "0")
 

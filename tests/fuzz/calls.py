@@ -25,11 +25,12 @@ from tests.fuzz.world import KEYED, World
 Make = Callable[[World], Any]
 
 RETURNED = """
-    Alteration ChangedTasks Check DeadLetter Diagnosis EndedTask Event Explanation Figures FailureClass
-    Finding FleetStatus FunctionCall HeldTask Holder HolderProcess KeyFigures HeldKey KeyHolder
-    KeyStatistics Page Partition Presence QueueFigures Reason Redrive RedriveStep Renewed Repartition
-    GroupProgress GroupsFigures LimitFigures LimitHolder LimitKey LongRun Members ReachedLimit ScheduleFigures
-    ScheduleStatus WaitedFor WaitingCall SetAside Task TaskFigures TaskPlace Unreadable Verification
+    Alteration ChangedTasks Check DeadLetter Diagnosis Durations EndedTask Event Explanation FailureClass
+    Figures Finding FleetStatus FunctionCall GroupProgress GroupsFigures HeldKey HeldTask Holder
+    HolderProcess KeyFigures KeyHolder KeyStatistics LimitFigures LimitHolder LimitKey LongRun Members Page
+    Partition Presence QueueFigures ReachedLimit Reason Redrive RedriveStep Renewed Repartition
+    ScheduleFigures ScheduleStatus SetAside Task TaskFigures TaskPlace Times Unreadable Verification
+    WaitedFor WaitingCall
 """
 LEFT_OUT = {
     "Codec": "an interface, for codecs of the user's own",

@@ -15,6 +15,7 @@ from fdbqueue.integrations.prometheus import QueueCollector, measure
 from fdbqueue.integrations.prometheus.collector import KEY_LABEL_LENGTH_MAX, families
 from fdbqueue.operate.figures import Figures, KeyFigures, QueueFigures
 from fdbqueue.tasks.limits.rule import LimitKeys
+from fdbqueue.tasks.times import Durations, Times
 from tests.metrics.support import checked_by_promtool
 from tests.tasks.support import LONG_S, Bench, StillClock
 from tests.tasks.trips import Trips
@@ -257,6 +258,22 @@ def test_a_backlog_and_the_first_of_each_key_have_times(memory: tuple[Database, 
         queue.delete(db, task)
     clock.advance(100)
     assert scraped.value("backlog_seconds", queue="q") == pytest.approx(10 / (2 / 200))
+
+
+def test_a_chronicle_tells_quantiles(memory: tuple[Database, StillClock]) -> None:
+    """Those of the whole queue have an empty key."""
+    db, _ = memory
+    times = Times(Durations(3, 1.5, 20.0), None)
+    TaskQueue.create(db, "q", "fair")
+    figures = fdbqueue.Overview().figures(db)
+    [queue] = figures.queues
+    assert queue.tasks is not None
+    lasting = replace(queue.tasks, times=times, busiest=(KeyFigures("a", 1, times=times),))
+    found = {one.name: one for one in families(replace(figures, queues=(replace(queue, tasks=lasting),)), 0)}
+    samples = found["fdbqueue_waiting_seconds"].samples
+    told = {(one.labels["key"], one.labels["quantile"]): one.value for one in samples}
+    assert told == {("a", "0.5"): 1.5, ("a", "0.99"): 20.0, ("", "0.5"): 1.5, ("", "0.99"): 20.0}
+    assert not found["fdbqueue_running_seconds"].samples
 
 
 def test_a_bound_of_a_key_is_told_as_its_number() -> None:

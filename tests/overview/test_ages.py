@@ -65,10 +65,12 @@ def test_a_damaged_first_task_has_no_age(still: tuple[Database, StillClock]) -> 
     assert ages_of(overview, db) == {"a": None}
 
 
-def reads_of(trips: tuple[Database, Trips], keys: int, tasks: int) -> list[tuple[int, int]]:
+def reads_of(
+    trips: tuple[Database, Trips], keys: int, tasks: int, chronicle: bool = False
+) -> list[tuple[int, int]]:
     """The round trips and reads of the second look and the third."""
     db, engine = trips
-    queue = TaskQueue.create(db, f"{keys} {tasks}", "fair")
+    queue = TaskQueue.create(db, f"{db.runtime.random()}", "fair", chronicle=chronicle)
     for key in range(keys):
         queue.put_many(db, range(tasks), key=key)
     overview, found = Overview(queue.name, queues_only=True), []
@@ -86,6 +88,13 @@ def test_ages_cost_a_number_of_reads_and_no_round_trip(trips: tuple[Database, Tr
     [(waited, reads), _] = reads_of(trips, 1, 1)
     [(as_long, more), _] = reads_of(trips, 10, 1)
     assert (as_long, more) == (waited, reads + 9) == (1, more)
+
+
+def test_times_cost_a_number_of_reads_and_no_round_trip(trips: tuple[Database, Trips]) -> None:
+    """Those of the last hour, of the whole queue and of each key that the last look has told."""
+    [(waited, reads), _] = reads_of(trips, 10, 2)
+    assert reads_of(trips, 10, 2, chronicle=True)[0] == (waited, reads + 11 * limits.TIMES_SPANS)
+    assert reads_of(trips, 100, 20, chronicle=True) == reads_of(trips, 10, 2, chronicle=True)
 
 
 @pytest.mark.parametrize(

@@ -64,6 +64,7 @@ ROOMS: Mapping[str, str] = {
     "tasks/group_settling": _GROUPS,
     "tasks/source": f"poisoned {_KEYED} {_TASKS}",
     "tasks/altering": "altered",
+    "tasks/chronicle": "chronicled",
     "tasks/handing": "handed",
     "tasks/results": "results paired exact_mixed exact",
     "tasks/unique": "unique paired exact_mixed composed",

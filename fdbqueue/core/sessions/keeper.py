@@ -187,6 +187,8 @@ class Keeper:
         self.sharers = 1
         """Number of processes that sweep under this root, as far as this one knows."""
         self._chores: list[Chore] = []
+        self._added: list[Chore] = []
+        """Those of workers, for as long as these run."""
         self.silence = Silence(database.runtime)
         """The times for which the database did not answer this process."""
 
@@ -235,6 +237,15 @@ class Keeper:
         with self._lock:
             self._of_root.setdefault(name, None)
         self.start()
+
+    def add_chore(self, chore: Chore) -> None:
+        with self._lock:
+            self._added.append(chore)
+        self.start()
+
+    def end_chore(self, chore: Chore) -> None:
+        with self._lock:
+            self._added = [one for one in self._added if one is not chore]
 
     def end_unwanted(self) -> None:
         # `wanted` is polled: a finalizer may hold any lock in any thread, so it cannot end a session.
@@ -307,7 +318,7 @@ class Keeper:
     def _do_chores(self) -> None:
         if not self._chores:  # not before: services are made one at a time
             self._chores = chores_for(self._database, self._keys)
-        for chore in self._chores:
+        for chore in (*self._chores, *self._added):
             try:
                 chore.do(self)
             except Exception as error:

@@ -45,6 +45,7 @@ from fdbqueue.operate.figures import (
 )
 from fdbqueue.operate.overview import Overview
 from fdbqueue.tasks.options import IN_ORDER_OF_ARRIVAL
+from fdbqueue.tasks.times import Durations
 
 T = TypeVar("T")
 
@@ -199,6 +200,24 @@ def _first_ages(tasks: TaskFigures) -> Iterable[Sample]:
     return (((label,), age_s) for label, age_s in ages.items())
 
 
+def _quantiles(part: str) -> Samples:
+    """Those of the whole queue, which has an empty key, and of its busiest keys; `part`: a field of Times."""
+
+    def samples(tasks: TaskFigures) -> Iterator[Sample]:
+        found = {key_label(key.key): key.times for key in tasks.busiest} | {"": tasks.times}
+        for label, times in found.items():
+            durations: Durations | None = None if times is None else getattr(times, part)
+            if durations is not None:
+                yield (label, "0.5"), durations.p50_s
+                yield (label, "0.99"), durations.p99_s
+
+    return _of_tasks(samples)
+
+
+_LASTED = "of the attempts of the last hour, of queues with the option chronicle; without a key, of all keys."
+_QUANTILE = ("key", "quantile")
+
+
 def key_label(key: object) -> str:
     """A task key as the value of a label: short, and without control characters."""
     return shortened(told(key), KEY_LABEL_LENGTH_MAX)
@@ -289,6 +308,8 @@ _FAMILIES = (
         _of_tasks(_first_ages),
         ("key",),
     ),
+    _Family("waiting_seconds", f"Quantiles of the waits {_LASTED}", _quantiles("waiting"), _QUANTILE),
+    _Family("running_seconds", f"Quantiles of the run times {_LASTED}", _quantiles("running"), _QUANTILE),
 )
 _LIMITS: Sequence[_Numbers[LimitFigures]] = (
     _Numbers(

@@ -1,6 +1,6 @@
 """The command line, `fdbqueue`: one module per group of commands.
 
-The file named here draws on terminals: its first use imports it, and rich.
+The files named here are for few commands: their first use imports them, and rich.
 """
 
 import signal
@@ -12,6 +12,7 @@ from fdbqueue.core import binding
 from fdbqueue.core.lazy import files_of
 
 if TYPE_CHECKING:
+    from fdbqueue.operate.cli import lasting as lasting
     from fdbqueue.operate.cli import terminal as terminal
 else:
     __getattr__ = files_of(__name__)

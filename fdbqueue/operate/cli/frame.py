@@ -167,6 +167,7 @@ _TYPES: Mapping[str, Any] = {
 }
 """The types of options, by their names or metavars; texts have none."""
 _REPEATED = {"headers", "limits", "limit_keys", "weights", "task_limits"}
+_FLAGS = {"chronicle"}
 _OF_EACH = ("pri", "delay", "ttl", "ttr", "key", "cost", "headers", "result_ttl", "attempts", "backoff")
 _OF_UNIQUE, _OF_LIMITS = ("unique", "scope", "on_conflict", "debounce_max"), ("limits", "limit_keys")
 Function = Callable[..., Any]
@@ -201,6 +202,8 @@ def _with_options(
         if puts:
             told = of_put if of_put.startswith("of ") else f"of tasks: {of_put or told}"
         given = {"type": _TYPES.get(name, _TYPES.get(metavar)), "metavar": metavar or None, "help": told}
+        if name in _FLAGS:
+            given = {"is_flag": True, "default": None, "help": told}
         click.option(flag_of(name), name, multiple=name in _REPEATED, **given)(function)
     return function
 

@@ -173,6 +173,12 @@ def stats(here: Here, queue: str | None) -> None:
         else:
             found = here.definition(database, queue)
             rows = [{**queue_row(here, database, found), **_noisy(here, database, found)}]
+        rows = [
+            {**row, **late.lasting.chronicled(here, database, row["name"])}
+            if row.get("options", {}).get("chronicle")
+            else row
+            for row in rows
+        ]
     if here.as_json:
         here.show(rows, {})
     else:
@@ -192,7 +198,7 @@ def _statistic_lines(row: Row) -> list[Row]:
     """Return one line per number, named as in the JSON."""
     flat: dict[str, Any] = {}
     for name, value in row.items():
-        if name in ("options", "tasks", "calls", "ends"):
+        if name in ("options", "tasks", "calls", "ends", "times", "backlog") and value is not None:
             flat |= {f"{name}.{part}": number for part, number in value.items()}
         elif name == "noisy":
             flat |= {

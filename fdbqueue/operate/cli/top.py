@@ -10,12 +10,14 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from fdbqueue.core.arguments import key_bytes
 from fdbqueue.core.database import Database, run
 from fdbqueue.core.errors import DefinitionUnreadable, QueueNotFound
 from fdbqueue.fleet.status import Presence, workers
 from fdbqueue.operate.backlog import Backlog, Pace, phrase
 from fdbqueue.operate.cli.beside import allowed
 from fdbqueue.operate.cli.frame import Here, SecondsRange, cli, command, queue_names
+from fdbqueue.operate.cli.lasting import LASTED, times_row
 from fdbqueue.operate.cli.session import Place
 from fdbqueue.operate.cli.show import (
     HELD_COLUMNS,
@@ -40,6 +42,7 @@ from fdbqueue.operate.overview import Overview
 from fdbqueue.tasks.looking import KeyStatistics
 from fdbqueue.tasks.options import is_kind, kind_named
 from fdbqueue.tasks.queue import TaskQueue
+from fdbqueue.tasks.times import Times
 
 RATES = ("put", "take", "done")
 WORKERS_SHOWN = 30
@@ -58,13 +61,13 @@ def top(here: Here, queue: tuple[str, ...], interval: float, times: int | None) 
 
     With QUEUE, watch those queues only, with the busiest keys of keyed ones. Columns: queue, ready, taken,
     buried, delayed, put/s, take/s, done/s, waits, workers, paused, due, acked, expired, deleted, unreadable,
-    partitions, backlog. `waits` is the time since the put of the next task; of several partitions, the
-    longest. `due` counts delayed tasks that should be ready, up to 1,000. `acked`, `expired` and `deleted`
-    count tasks by their end. `unreadable` counts the values that were set aside (`fdbqueue aside`). A
-    terminal also shows each worker, the first taken tasks with their holders, and limits, schedules and
-    groups that have not ended. A pipe gets one line per queue in each interval; keys, taken tasks (`held`),
-    `limits` and `schedules` only with --json. Without QUEUE, that has one line more if there are groups:
-    `groups`.
+    partitions, p99 wait, p99 run, backlog. With the option `chronicle`, `p99 wait` and `p99 run` are times of
+    the last hour. `waits` is the time since the put of the next task; of several partitions, the longest.
+    `due` counts delayed tasks that should be ready, up to 1,000. `acked`, `expired` and `deleted` count tasks
+    by their end. `unreadable` counts the values that were set aside (`fdbqueue aside`). A terminal also shows
+    each worker, the first taken tasks with their holders, and limits, schedules and groups that have not
+    ended. A pipe gets one line per queue in each interval; keys, taken tasks (`held`), `limits` and
+    `schedules` only with --json. Without QUEUE, that has one line more if there are groups: `groups`.
     """
     with here.database() as database:
         for name in queue:
@@ -96,7 +99,7 @@ class Samples:
         self._with_held = with_held
         self._last: dict[str, tuple[float, Mapping[str, int]]] = {}
         self._paces: dict[str, Pace] = {}
-        self._overview = Overview(*names, keys=0, root=place.root)
+        self._overview = Overview(*names, keys=KEYS_SHOWN if names else 0, root=place.root)
         self.figures = Figures(0.0, (), 0)
         """Those of the last read."""
 
@@ -143,10 +146,12 @@ class Samples:
         row |= {"waits_s": tasks.next_age_s, "paused": tasks.paused, "partitions": tasks.partitions}
         row["repartition_from"] = tasks.partitions_before or None
         backlog = self._paces.setdefault(name, Pace()).backlog(tasks, self.figures.now)
+        row["times"] = times_row(tasks.times)
         row["backlog"] = None if backlog is None else asdict(backlog)
         if self._names and kind_named(queue.kind).supports("key"):
             see = partial(queue.key_statistics, limit=KEYS_SHOWN)
-            row["keys"] = [*map(_key_row, run(self._database, see))]
+            times = {key_bytes(one.key): one.times for one in tasks.busiest}
+            row["keys"] = [_key_row(one, times) for one in run(self._database, see)]
         row["limits"] = [asdict(one) for one in self.figures.limits if name in one.queues]
         row["schedules"] = [asdict(one) for one in self.figures.schedules if one.queue == name]
         if self._with_held:
@@ -183,9 +188,10 @@ def _screen(queues: list[Row], found: list[Row], figures: Figures) -> Renderable
     return Group(*(part for table in tables for part in (table, Text())))
 
 
-def _key_row(found: KeyStatistics) -> Row:
+def _key_row(found: KeyStatistics, times: Mapping[bytes, Times | None]) -> Row:
     row = asdict(found)
     oldest = row.pop("oldest")
+    row["times"] = times_row(times.get(key_bytes(found.key)))
     return {**row, "waits_s": None if oldest is None else oldest["age_s"]}
 
 
@@ -243,9 +249,10 @@ END_COLUMNS = columns(
     **{end: _end(end) for end in ("acked", "expired", "deleted", "cancelled")},
     unreadable="unreadable",
     partitions=_partitions,
+    **LASTED,
     backlog=lambda row: "" if row["backlog"] is None else phrase(Backlog(**row["backlog"])),
 )
-KEY_COLUMNS = {"key": json_in("key", null=True), **columns(*STATES, waits=time_in("waits_s"))}
+KEY_COLUMNS = {"key": json_in("key", null=True), **columns(*STATES, waits=time_in("waits_s"), **LASTED)}
 LIMIT_COLUMNS = columns(
     limit="name",
     allows=_allows,

@@ -37,8 +37,16 @@ from fdbqueue.core.logger import logger
 from fdbqueue.core.root_keys import DEFAULT_ROOT
 from fdbqueue.core.seam import AnyDatabase
 from fdbqueue.core.visible import counted, shown
+from fdbqueue.operate.dashboard.charts import chronicle_view
 from fdbqueue.operate.dashboard.guard import COOKIE, Access, DatabaseSilent, FormRefused, Guard, Room, form_of
-from fdbqueue.operate.dashboard.looks import ENDED, STATES, see_dead, see_queue, see_task
+from fdbqueue.operate.dashboard.looks import (
+    ENDED,
+    STATES,
+    see_chronicle,
+    see_dead,
+    see_queue,
+    see_task,
+)
 from fdbqueue.operate.dashboard.rendering import Failures, Net, Renderer, Sampler, Streams
 from fdbqueue.operate.dashboard.views import DeadView, name_in, queue_view, segment, task_view
 from fdbqueue.tasks.dead_letters import RATE_PER_S, DeadLetters
@@ -327,6 +335,10 @@ class Pages:
         view = await self._seen(lambda look: DeadView(look, **asked), see_dead, name=name, **asked)
         return self._page(request, "dead.html", view, QUEUE_ACTIONS)
 
+    async def chronicle(self, request: Request) -> Response:
+        view = await self._seen(chronicle_view, see_chronicle, name=queue_of(request))
+        return self._renderer.page(request, "chronicle.html", view=view)
+
     async def events(self, request: Request) -> Response:
         if self._streams.are_full:
             return PlainTextResponse("There are too many open pages.\n", 503)
@@ -557,6 +569,7 @@ def routes_of(pages: Pages, posting: Posting) -> list[Route | Mount]:
         Route("/logout", pages.do_logout, methods=["POST"]),
         Route(queue, pages.queue),
         Route(f"{queue}/dead", pages.dead),
+        Route(f"{queue}/chronicle", pages.chronicle),
         Route(task, pages.task),
         Route(f"{queue}/{{action}}", posting.queue, methods=["POST"]),
         Route(f"{task}/{{action}}", posting.task, methods=["POST"]),

@@ -25,6 +25,7 @@ from fdbqueue.tasks.altering import Alteration
 from fdbqueue.tasks.dead_letters import DeadLetters
 from fdbqueue.tasks.looking import KeyStatistics
 from fdbqueue.tasks.options import as_given, is_kind
+from fdbqueue.tasks.points import Places, ask_points
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.tasks.redrive import DeadLetter, FailureClass, Redrive
 from fdbqueue.tasks.shape import shape_of
@@ -80,6 +81,14 @@ class DeadLook:
     letters: Sequence[DeadLetter]
     next: str | None
     redrive: Redrive | None
+
+
+@dataclass(frozen=True, slots=True)
+class ChronicleLook:
+    queue: str
+    is_kept: bool
+    minutes: Places
+    hours: Places
 
 
 def see_queue(
@@ -138,6 +147,13 @@ def see_dead(
     page = letters.tasks(tr, limits.ROWS_SHOWN, error=error, text=text, after=after)
     classes = letters.classes(tr, CLASSES_SHOWN)
     return DeadLook(name, now, classes, page, page.next, letters.redrive(tr))
+
+
+def see_chronicle(tr: Transaction, root: Any, now: float, name: str, **_: Any) -> ChronicleLook:
+    definition = _of_tasks(tr, root, name)
+    keys = shape_of(Registry(root), definition).shared
+    minutes, hours = ask_points(tr, keys, round(now * 1_000_000))()
+    return ChronicleLook(name, bool(definition.options.get("chronicle")), minutes, hours)
 
 
 def _of_tasks(tr: Transaction, root: Any, name: str) -> Definition:

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from fdbqueue.core import limits, root_keys
 from fdbqueue.core.line.decision import NOTICE, REQUEST, LineKeys
 from fdbqueue.core.once import ATTEMPT
-from fdbqueue.core.partitions import UNIQUE, WINDOW
+from fdbqueue.core.partitions import POINT, UNIQUE, WINDOW
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.rows import Checks, Count, Counted, Row, Suspect, Tally, Under
 from fdbqueue.core.sessions.ending import RUN_ENDS, deadline_if_readable, run_of
@@ -204,6 +204,7 @@ _OF_TASKS: dict[int, str] = {
     records.TASK: "record of a task",
     records.REDRIVE: "redrive",
     records.ENDED_AT: "entry of an ended task",
+    POINT: "point of a chronicle",
 }
 _OF_LINE: dict[int, str] = {REQUEST: "request", NOTICE: "notice"}
 _OF_ROOT = {
