@@ -142,6 +142,7 @@ class LoopRuntime:
         self.now, self.now_us, self.monotonic = thread.now, thread.now_us, thread.monotonic
         self.random_bytes, self.random = thread.random_bytes, thread.random
         self.process_id, self.host_name, self.at_exit = thread.process_id, thread.host_name, thread.at_exit
+        self.memory_bytes = thread.memory_bytes
 
     def sleep(self, seconds: float) -> None:
         due_s = self.monotonic() + seconds

@@ -440,6 +440,11 @@ class Worker(Handle):
         """True if the worker ended because its queues were empty."""
         return self._started().emptied
 
+    @property
+    def drained(self) -> bool:
+        """True if `fdbqueue fleet drain` has told it to end: its process should end, too."""
+        return self._started().drained
+
     def status(self) -> WorkerStatus:
         return self._started().status()
 

@@ -378,6 +378,8 @@ SUSPECT_DELAY_S = 0.5
 AWAY_FIRST_S = 0.5
 AWAY_MAX_S = 30.0
 PRESENCE_EVERY_S = 2.0
+# A worker without news reads its orders this often.
+ORDERS_EVERY_S = 5.0
 RUNNING_SHOWN = 50
 # The usual run time of tasks: classes that a worker measures, and runs after which later ones weigh more.
 RUN_CLASSES_MAX, RUNS_WEIGHED = 100, 16

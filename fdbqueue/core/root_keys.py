@@ -39,6 +39,7 @@ HEARTBEAT = R.packed(6, bytes)  # session: (deadline_us, from, to), see sessions
 OPENER = R.packed(6, bytes, bytes)  # session, opener: a deadline and a process; see sessions/ending.py
 BEAT_DUE = R.packed(7, int, bytes)  # deadline, session: empty; sweepers: dead sessions
 PRESENCE = R.packed(8, bytes)  # session: see fleet/status.py; workers(). It goes with the session
+DRAIN = R.packed(8, bytes, int)  # session, 0: empty; the worker, see fleet/gate.py. It goes with the session
 RUN = R.packed(9, bytes)  # run: counters, see sessions/ending.py; the supervisor. It goes with its session
 MEMBERSHIP = R.packed(10, bytes)  # session: run; the last step of the session's end
 IMPORT = IMPORTS.packed(11, int)  # id
@@ -54,6 +55,7 @@ GROUP_SWEEP = R.packed(15, int, bytes)  # and the two next ones: see below
 R.packed(15, int, int)
 R.packed(15, int, int, bytes)
 LIMIT = R.packed(16, str)  # name: see limits/rule.py
+PAUSE = R.packed(18)  # (time_us, host), see fleet/gate.py; all workers
 CELERY, RESULTS, TASKIQ = "celery", "results", "taskiq"
 LIMITED = 17
 
@@ -98,8 +100,8 @@ _OF_QUEUES = frozenset((DEFINITION, LAST_ID, SCHEDULE, SCHEDULE_DUE, PROGRESS))
 """The columns that have no keys before the first queue."""
 
 LAST_ID_BYTES = 8
-_STATE = 0
-"""The part that tells the state of a schedule from the schedule."""
+_STATE = _DRAIN = 0
+"""The part that tells the state of a schedule from the schedule, and a drain from a presence."""
 
 _INT_ZERO, _INT_BYTES_MAX = 0x14, 8
 """The tuple layer's code of the number 0; that of a number of n bytes is larger by n."""
@@ -124,6 +126,7 @@ class RootKeys:
         """The deadline, and the session that has it; None for a key of another shape."""
         self.presence, self.presences = PRESENCE.key(prefix), PRESENCE.all(prefix)
         self.session_of = PRESENCE.first(prefix)
+        self.drain, self.pause = PRESENCE.key(prefix, _DRAIN), PAUSE.start(prefix)
         self.run = RUN.key(prefix)
         self.membership, self.memberships = MEMBERSHIP.key(prefix), MEMBERSHIP.all(prefix)
         self.imports_into, self.progress = IMPORT.under(prefix), PROGRESS.key(prefix)
@@ -210,6 +213,11 @@ class RootKeys:
         """The schedules with their states behind that name; all for an empty name."""
         begin = self.schedule(name) + b"\xff" if name else self.schedules.start
         return slice(begin, self.schedules.stop)
+
+    def presence_and_orders(self, session: bytes) -> slice:
+        """The presence of a worker, and what its session is told."""
+        start = self.presence(session)
+        return slice(start, start + b"\xff")
 
     # Groups.
 

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Any, Protocol, runtime_checkable
@@ -99,6 +100,9 @@ class Runtime(Protocol):
 
     def host_name(self) -> str:
         """The name of the machine, to be shown."""
+
+    def memory_bytes(self) -> int:
+        """The resident bytes of the process now; without /proc, the maximum until now."""
 
     def wait_any(self, futures: Iterable[Waitable], timeout_s: float | None) -> bool:
         """Until one of `futures` is ready; False when `timeout_s` passed first (None: for ever)."""
@@ -187,6 +191,16 @@ class RealRuntime:
 
     def now_us(self) -> int:
         return round(self.now() * 1_000_000)
+
+    @staticmethod
+    def memory_bytes() -> int:
+        try:
+            with open("/proc/self/statm", encoding="ascii") as file:
+                return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        except OSError:
+            resource: Any = import_module("resource")  # only here: most machines have /proc
+            peak: int = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            return peak * (1 if sys.platform == "darwin" else 1_024)
 
     def spawn(self, target: Callable[[], None], name: str) -> Thread:
         thread = threading.Thread(target=target, name=name, daemon=True)

@@ -13,12 +13,10 @@ kills such a process; without a supervisor, the process ends itself.
 
 import importlib
 import os
-import resource
 import select
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from fdb.subspace_impl import Subspace
@@ -94,16 +92,6 @@ def made(target: str, factory: Callable[[Any], Any], argument: Any) -> Callable[
     return made_handler
 
 
-_STATM = Path("/proc/self/statm")
-
-
-def rss_bytes() -> int:
-    """Return the number of resident bytes now; without /proc, the maximum until now."""
-    if _STATM.exists():
-        return int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-
-
 REPORT_EVERY_S = 0.5
 REFUSED = 2
 # Errors with which every other process of the fleet would fail, too. Those that do not heal are also the
@@ -167,22 +155,23 @@ class Child:
         orders = self._orders
         tasks, mb = orders.recycle_tasks, orders.recycle_mb
         old = tasks is not None and worker.status().tally.ended >= tasks
-        fat = mb is not None and rss_bytes() > mb * 1_000_000
+        fat = mb is not None and RealRuntime.memory_bytes() > mb * 1_000_000
         stuck = worker.status().overrun > 0
-        if (old or fat or stuck) and not self._retiring and not self._asked_to_stop:
+        if (old or fat or stuck) and not (self._retiring or self._asked_to_stop or worker.drained):
             self._retiring = True
             worker.stop()
 
     def _report_of(self, worker: Worker) -> Report:
         status = worker.status()
-        retiring = self._retiring and status.state != "ended"
+        retiring = self._retiring and status.state != "ended" and not worker.drained
         return Report(
             "retiring" if retiring else status.state,
             status.tally,
             status.running,
-            rss_bytes(),
+            RealRuntime.memory_bytes(),
             emptied=worker.emptied,
-            retired=self._retiring,
+            retired=self._retiring and not worker.drained,
+            drained=worker.drained,
         )
 
     def _report(self, report: Report) -> None:

@@ -238,8 +238,8 @@ class Refill:
     # The side of acks: one thread at a time, which leads them.
 
     def begin(self, acks: int) -> tuple[Session, int] | None:
-        session = self._session()
         with self._lock:
+            session = self._session()  # within: a pause that comes later sees this take (`is_idle`)
             if session is None or self._feeds or self._runtime.monotonic() < self._rests_until:
                 return None
             self._asked = session, self._runtime.now()
@@ -259,6 +259,15 @@ class Refill:
             self._rests_until = self._runtime.monotonic() + limits.STAGED_HINT_S
         self._freed.set()
 
+    def is_idle(self) -> bool:
+        """True if no acks take."""
+        with self._lock:
+            return self._is_idle()
+
+    def _is_idle(self) -> bool:
+        # If an interrupt has ended the acks, their take is over, although they have not said so.
+        return self._asked is None or not self.acks.is_led()
+
     # The side of the thread that feeds.
 
     def found(self, count: int | None = None) -> list[Hold]:
@@ -276,12 +285,9 @@ class Refill:
         return bool(self._found) and self._runtime.monotonic() - self._since >= seconds
 
     def feed(self, take: Callable[[], list[Hold]]) -> list[Hold] | None:
-        """Take, while no acks do. If they do, wait until their tasks have come, or a thread is free: None.
-
-        If an interrupt has ended the acks, their take is over, although they have not said so.
-        """
+        """Take, while no acks do. If they do, wait until their tasks have come, or a thread is free: None."""
         with self._lock:
-            self._feeds = not self._found and (self._asked is None or not self.acks.is_led())
+            self._feeds = not self._found and self._is_idle()
         if not self._feeds:
             self._freed.wait(limits.WORKER_WAIT_S)
             self._freed.clear()

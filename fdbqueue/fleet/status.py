@@ -5,7 +5,7 @@ the handlers of the process run, in a file.
 
 A presence is the state of a worker in the database (`fdbqueue top`), as JSON: one key per worker, which goes
 with its session. The worker writes it when its state has changed, at most every limits.PRESENCE_EVERY_S
-seconds.
+seconds. With it, the worker reads its orders (gate.py).
 """
 
 import os
@@ -33,6 +33,8 @@ from fdbqueue.core.seam import DatabaseOrTransaction
 from fdbqueue.core.sessions.ending import RUN_ENDS
 from fdbqueue.core.sessions.session import Session
 from fdbqueue.core.unreadable import DAMAGED
+from fdbqueue.core.version import __version__
+from fdbqueue.fleet.gate import NONE, REASONS, Gate, Order, ask_order
 from fdbqueue.fleet.options import Event, Hook, Hooks, WorkerOptions
 from fdbqueue.fleet.outcomes import troubles
 from fdbqueue.tasks.stored.records import unpacked
@@ -103,9 +105,19 @@ class Presence:
     more_queues: int = 0
     """Number of queues that `queues` has no room for."""
     trouble: str = ""
-    """The reason why it takes nothing: its `setup` fails."""
+    """The reason why it takes nothing: its `setup` fails, the fleet is paused, or it is drained."""
     full_s: float = 0.0
     """At `seen`, the time since which no thread has been free; 0 if one was."""
+    version: str = ""
+    """The release of fdbqueue. This and what follows is empty or 0 for one that does not tell it."""
+    state: str = ""
+    """"working", "paused" or "draining"."""
+    pause: float = 0.0
+    """Time of the pause that it keeps."""
+    held: int = 0
+    """Number of tasks that it has leases of."""
+    memory_bytes: int = 0
+    """Resident memory of its process."""
 
 
 def presence_of(
@@ -116,6 +128,8 @@ def presence_of(
     since: float,
     status: WorkerStatus,
     full_s: float = 0.0,
+    answer: Order = NONE,
+    held: int = 0,
 ) -> Presence:
     told = fitting(queues)
     return Presence(
@@ -129,11 +143,18 @@ def presence_of(
         running=fitting(status.running[: limits.RUNNING_SHOWN]),
         seen=runtime.now(),
         more_queues=len(queues) - len(told),
-        trouble=status.trouble,
+        trouble=status.trouble or REASONS[answer.state],
         full_s=full_s,
+        version=__version__,
+        state=answer.state,
+        pause=answer.pause,
+        held=held,
+        memory_bytes=runtime.memory_bytes(),
     )
 
 
+_MEMORY_STEP = 1 << 24
+"""A smaller change of the memory, in bytes, is no news."""
 _to_bytes = msgspec.json.Encoder().encode
 _from_bytes = msgspec.json.Decoder(Presence).decode
 
@@ -152,16 +173,21 @@ def workers(
     """
     if queue is not None:
         checked_name(queue)
-    under = RootKeys(root).presences
+    listed = presences(tr, RootKeys(root))
+    return [worker for worker in listed.values() if queue is None or queue in worker.queues]
+
+
+def presences(tr: DatabaseOrTransaction, keys: RootKeys) -> dict[bytes, Presence]:
+    """The workers by their sessions, as `workers` reads them."""
     found: list[Any] = []
-    start, whole = under.start, is_transaction(tr)
-    while more := run(tr, partial(_rows, start=start, stop=under.stop)):
+    start, whole = keys.presences.start, is_transaction(tr)
+    while more := run(tr, partial(_rows, start=start, stop=keys.presences.stop)):
         found += more
         if whole or len(more) < limits.WORKERS_LISTED_MAX:
             break
         start = more[-1].key + b"\x00"
-    listed = [_read(row.value) for row in found]
-    return [worker for worker in listed if worker is not None and (queue is None or queue in worker.queues)]
+    listed = [(keys.session_of(bytes(row.key)), _read(row.value)) for row in found]
+    return {session: worker for session, worker in listed if worker is not None}
 
 
 def _read(value: bytes) -> Presence | None:
@@ -193,39 +219,60 @@ class Appearance:
         root: RootKeys,
         session: Callable[[], Session],
         current: Callable[[], Presence],
+        gate: Gate,
     ) -> None:
-        self._database = database
+        self._database = database.at("upkeep")
+        self._gate = gate
         self._runtime = database.runtime
         self._root = root
         self._session = session
         self._current = current
         self._shown: tuple[bytes, Any] = (b"", None)
-        self._due_at = float("-inf")
+        self._answered = NONE.state, NONE.pause
+        """The answer to an order that the presence has."""
+        self._due_at = self._orders_due_at = float("-inf")
+
+    def begin(self) -> None:
+        """Learn before the first take whether the fleet is paused. Reads: two keys."""
+        session = self._session()
+        self._gate.obey(run(self._database, lambda tr: ask_order(tr.snapshot, self._root, session.id)()))
 
     def tick(self) -> float:
-        """Write the presence if it is due and has changed; return the time of the next tick."""
-        now = self._runtime.monotonic()
-        if now >= self._due_at:
-            self._due_at = now + limits.PRESENCE_EVERY_S
-            self._show(self._session(), self._current())
-        return self._due_at
+        """Write the presence and read orders, as far as that is due; return the time of the next tick.
 
-    def _show(self, session: Session, current: Presence) -> None:
+        An answer is due at once. Without news, orders are read every limits.ORDERS_EVERY_S.
+        """
+        now = self._runtime.monotonic()
+        if now >= self._due_at or self._owes_answer:
+            self._due_at = now + limits.PRESENCE_EVERY_S
+            self._show(self._session(), self._current(), now)
+        return now if self._owes_answer else self._due_at
+
+    @property
+    def _owes_answer(self) -> bool:
+        return self._gate.answer()[:2] != self._answered
+
+    def _show(self, session: Session, current: Presence, now: float) -> None:
         running = tuple((one.id, one.cancelled, one.fraction) for one in current.running)
-        news = (session.id, (current.tally, running, current.trouble, current.full_s > 0))
-        if news == self._shown or session.lost:
+        answered, memory = (current.state, current.pause), current.memory_bytes // _MEMORY_STEP
+        news = (session.id, (current.tally, running, current.trouble, current.full_s > 0, answered, memory))
+        if session.lost or (news == self._shown and now < self._orders_due_at):
             return
 
-        def body(tr: Any) -> None:
-            check = session.ask(tr)
+        def body(tr: Any) -> Order:
+            check, order = session.ask(tr), ask_order(tr.snapshot, self._root, session.id)
             check()
-            bypass_storage_quota(tr)  # also on a full disk: workers make room there
-            tr.set(self._root.presence(session.id), _to_bytes(current))
+            if news != self._shown:
+                bypass_storage_quota(tr)  # also on a full disk: workers make room there
+                tr.set(self._root.presence(session.id), _to_bytes(current))
+            return order()
 
         # A worker that was stalled may find its session over: it is shown again with its next session.
         with suppress(UnknownSession):
-            run(self._database, body, timeout_s=limits.CLOSE_TIMEOUT_S)
-            self._shown = news
+            order = run(self._database, body, timeout_s=limits.CLOSE_TIMEOUT_S)
+            self._orders_due_at = now + limits.ORDERS_EVERY_S
+            self._shown, self._answered = news, answered
+            self._gate.obey(order)
 
 
 _log = logger("fdbqueue.fleet")
@@ -303,6 +350,8 @@ class Report:
     reason: str = ""
     emptied: bool = False
     """True if the process ended because its queues were empty."""
+    drained: bool = False
+    """True if it was told to end, and is not to be replaced."""
     retired: bool = False
     """True if the process ends to be replaced."""
 

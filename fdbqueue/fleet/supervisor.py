@@ -209,6 +209,8 @@ class FleetStatus:
     restarts: int
     """Number of processes that died and were replaced."""
     recycled: int
+    drained: int = 0
+    """Number of processes that ended because they were drained, and are not replaced."""
 
     @property
     def running(self) -> tuple[Running, ...]:
@@ -222,6 +224,7 @@ class Fleet(Handle):
         "_count_at",
         "_counted",
         "_deaths_in_a_row",
+        "_drained",
         "_emptied",
         "_members",
         "_monotonic",
@@ -319,7 +322,7 @@ class Fleet(Handle):
         """Time at which the last stage of a stop was passed on: each has its grace."""
         self._counted = self._reported = Tally()
         self._count_at = float("-inf")
-        self._restarts = self._recycled = 0
+        self._restarts = self._recycled = self._drained = 0
         self._refusal = ""
         self._emptied = False
 
@@ -370,7 +373,7 @@ class Fleet(Handle):
     def status(self) -> FleetStatus:
         now = self._monotonic()
         everyone = tuple(process.status(now) for process in (*self._members, *self._retiring))
-        return FleetStatus(everyone, self._counted, self._restarts, self._recycled)
+        return FleetStatus(everyone, self._counted, self._restarts, self._recycled, self._drained)
 
     # One round.
 
@@ -456,6 +459,8 @@ class Fleet(Handle):
         if process.report.state == "refused":
             self._refusal = self._refusal or process.report.reason
             self.stop()
+        elif process.report.drained:
+            self._end_drained(process, ending, status)
         elif status == 0 and process.report.emptied:
             self._emptied = True
         elif was_member and process.report.retired and not self._stops:
@@ -465,6 +470,13 @@ class Fleet(Handle):
             self._replace(process, ending)
         elif status and not self._refusal:  # that tells why all processes end
             _log.error("%s", ending)
+
+    def _end_drained(self, process: Process, ending: str, status: int) -> None:
+        self._drained += 1
+        if status:
+            _log.error("%s while it was drained", ending)
+        else:
+            _log.info("process %d was drained, and is not replaced", process.id)
 
     # The counts.
 

@@ -35,6 +35,7 @@ from fdbqueue.core.visible import SURVIVED
 from fdbqueue.fleet.around import Around, Once, checked_once
 from fdbqueue.fleet.feed import Feed, Found, Outage, Refill, Start, Starting
 from fdbqueue.fleet.functions import Tasks, tasks_in
+from fdbqueue.fleet.gate import Gate
 from fdbqueue.fleet.held import Hold
 from fdbqueue.fleet.options import Hooks, Queues, WorkerKeywords, WorkerOptions, checked_hooks, opened
 from fdbqueue.fleet.outcomes import (
@@ -109,6 +110,7 @@ class ChosenByHandler(Handle):
     __slots__ = (
         "_appearance",
         "_around",
+        "_asked_to_stop",
         "_at_once",
         "_database",
         "_emptied",
@@ -117,6 +119,7 @@ class ChosenByHandler(Handle):
         "_feed",
         "_freed",
         "_functions",
+        "_gate",
         "_handler",
         "_heartbeat",
         "_name",
@@ -236,11 +239,13 @@ class Worker(ChosenByHandler):
         silence = keeper_of(database, keys).silence
         beyond = self._overran, self._chores, self._end_with
         self._heartbeat = Heartbeat(database, silence, chosen.timeout_s, *beyond)
-        self._appearance = Appearance(self._database, keys, lambda: self._session, self._presence)
+        self._gate = Gate()
+        shown = (lambda: self._session), self._presence, self._gate
+        self._appearance = Appearance(self._database, keys, *shown)
         self._stopped = self._runtime.event()
         self._freed = self._runtime.event()
         self._ended = self._runtime.event()
-        self._at_once = False
+        self._at_once = self._asked_to_stop = False
         self._state = "new"
         self._overrun = 0
         # Two, as handlers may depend on another database than that of the queues.
@@ -273,13 +278,14 @@ class Worker(ChosenByHandler):
             undo.callback(self._say_ended)
             self._session = self._new_session()
             undo.callback(self._end_session)
+            self._appearance.begin()
             self._pool = ThreadPool(self._database, self._places(), self._work, self._freed)
             undo.callback(self._pool.end)
             if len(self._queues) == 1 and not (self._options.transactional or self._options.batch):
                 [(queue, _)] = self._queues
                 asked = self._session_that_takes, self._pool.free, self._held, self._freed
                 self._refill = Refill(self._database, queue, *asked, self._options.overtake)
-                self._settling.acks = self._refill.acks
+                self._settling.acks, self._gate.is_idle = self._refill.acks, self._refill.is_idle
             self._heartbeat.start()
             undo.callback(self._heartbeat.end, limits.CLOSE_TIMEOUT_S)
             if self._timing is not None:
@@ -302,6 +308,10 @@ class Worker(ChosenByHandler):
         """
         if at_once:
             self._at_once = True
+        self._asked_to_stop = True
+        self._take_no_more()
+
+    def _take_no_more(self) -> None:
         self._stopped.set()
         self._freed.set()  # wakes the feeder, if it waits for an idle thread
         self._heartbeat.wake()
@@ -319,6 +329,11 @@ class Worker(ChosenByHandler):
     def emptied(self) -> bool:
         """True if the worker ended because its queues were empty."""
         return self._emptied
+
+    @property
+    def drained(self) -> bool:
+        """True if `fdbqueue fleet drain` has told it to end: its process should end, too."""
+        return self._gate.is_drained
 
     def status(self) -> WorkerStatus:
         now = self._runtime.monotonic()
@@ -350,16 +365,18 @@ class Worker(ChosenByHandler):
                 lies = self._refill is not None and self._refill.lies_for(0)
                 free = self._pool.wait_for_free(limits.REFILL_LIES_S if lies else limits.WORKER_WAIT_S)
                 away_s = max(self._no_tasks.left_s(), self._no_ground.left_s())
-                if away_s > 0:
+                if away_s > 0 or (free and not self._gate.enter()):
                     self._return_refill()  # and again in a moment: acks may have begun to take
-                    self._stopped.wait(min(away_s, limits.REFILL_LIES_S))
+                    self._stopped.wait(min(away_s or limits.REFILL_LIES_S, limits.REFILL_LIES_S))
                 elif free:
                     self._start_some(free, until_empty)
+                    self._gate.leave()
                 elif self._refill is not None and self._refill.lies_for(limits.REFILL_LIES_S):
                     self._return_refill()  # the threads that were freed are in slow hooks
         except Exception as error:
             self._end_with(error)
         finally:
+            self._gate.leave()
             self._stopped.set()
             with ExitStack() as last:  # all of them, also if one raises
                 last.callback(self._say_ended)
@@ -436,7 +453,8 @@ class Worker(ChosenByHandler):
     def _session_that_takes(self) -> Session | None:
         """The session for a take beside acks; None to take nothing."""
         is_away = self._no_tasks.left_s() > 0 or self._no_ground.left_s() > 0
-        return None if is_away or self._stopped.is_set() or self._session.lost else self._session
+        may_take = not is_away and self._gate.is_open and not self._stopped.is_set()
+        return self._session if may_take and not self._session.lost else None
 
     def _suspect_delay_s(self) -> float:
         return limits.SUSPECT_DELAY_S * (0.5 + self._runtime.random())
@@ -577,10 +595,15 @@ class Worker(ChosenByHandler):
         now, session = self._runtime.monotonic(), self._session  # the feed may replace it at any moment
         if session.lost:
             self._heartbeat.lose_all(session)
-        if self._stopped.is_set() or session.lost:
+        if self._ends_takes(session):
             self._feed.end_waits()
-            return now + _STOPPING_LOOK_S
-        return self._appearance.tick()
+        again = float("inf") if self._asked_to_stop or session.lost else self._appearance.tick()
+        if self.drained and not self._stopped.is_set():
+            self._take_no_more()
+        return min(again, now + _STOPPING_LOOK_S) if self._ends_takes(session) else again
+
+    def _ends_takes(self, session: Session) -> bool:
+        return self._stopped.is_set() or session.lost or not self._gate.is_settled()
 
     def _places(self) -> int:
         return self._options.threads
@@ -590,11 +613,16 @@ class Worker(ChosenByHandler):
         handler = getattr(self._handler, "__qualname__", type(self._handler).__name__)
         status, is_full = self.status(), not self._pool.free()
         full_s = min((one.for_s for one in status.running), default=0.0) if is_full else 0.0
-        return presence_of(self._runtime, names, handler, self._places(), self._since, status, full_s)
+        seen = self._since, status, full_s, self._gate.answer(), len(self._heartbeat.look())
+        return presence_of(self._runtime, names, handler, self._places(), *seen)
 
     # The end.
 
     def _finish(self) -> None:
+        while self.drained and not self._asked_to_stop:  # a drain leaves running handlers their time
+            self._return_refill()
+            if self._pool.wait_for_all(_STOPPING_LOOK_S):
+                break
         grace_s = self._options.grace_s
         until = self._runtime.monotonic() + grace_s
         while not self._at_once and self._runtime.monotonic() < until:

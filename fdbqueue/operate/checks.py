@@ -22,7 +22,7 @@ import json
 import os
 import platform
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
@@ -46,6 +46,8 @@ from fdbqueue.embedded.directory import LockHolder
 from fdbqueue.embedded.environment import PRIVATE
 from fdbqueue.embedded.journal import FILES, Place
 from fdbqueue.embedded.store import Store
+from fdbqueue.fleet.gate import Order
+from fdbqueue.fleet.steering import Member, releases
 
 
 class Severity(StrEnum):
@@ -264,6 +266,23 @@ def check_clocks(first: Look, second: Look) -> list[Check]:
     )
     text = f"{compared} of {len(second.beats)} sessions agree with this clock, and the others tell no time"
     return [fine(CLOCKS, text, compared=compared, sessions=len(second.beats))]
+
+
+WORKERS = "workers"
+
+
+def check_workers(found: Sequence[Member], pause: Order | None, now: float) -> list[Check]:
+    """Warnings about a paused fleet, and about workers of several releases; none without a worker."""
+    counts = releases(found)
+    told = ", ".join(f"{count} of {release}" for release, count in counts.items())
+    checks = []
+    if pause is not None:
+        text = f"the fleet is paused for {max(0.0, now - pause.pause):.0f} s: no worker takes a task"
+        checks.append(warning(WORKERS, text, "fdbqueue fleet resume", host=pause.host))
+    if len(counts) > 1:
+        cure = "Upgrade the others: `fdbqueue fleet` lists them, and `fdbqueue fleet drain HOST` ends them."
+        checks.append(warning(WORKERS, f"workers of several releases: {told}", cure, releases=counts))
+    return checks or ([fine(WORKERS, told, releases=counts)] if counts else [])
 
 
 def check_sessions(look: Look) -> list[Check]:

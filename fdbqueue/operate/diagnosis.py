@@ -25,6 +25,7 @@ from fdbqueue.core.sessions.ending import ask_holder
 from fdbqueue.core.task import LimitHolder
 from fdbqueue.core.visible import counted, text_of, told
 from fdbqueue.embedded.transaction import Database as EmbeddedDatabase
+from fdbqueue.fleet.steering import members, paused
 from fdbqueue.operate import checks
 from fdbqueue.operate.checks import Check, Diagnosis, Look, failure, fine, warning
 from fdbqueue.operate.figures import Figures, GroupsFigures, LimitFigures, QueueFigures, TaskFigures
@@ -366,6 +367,7 @@ class Examination:
         see = partial(checks.see_latency, self._database, self._keys)
         yield from _told(checks.LATENCY, lambda: checks.check_latency(see()))
         yield from _told(QUEUES, lambda: self._watched(watch_s))
+        yield from _told(checks.WORKERS, self._of_workers)
         yield from _told(LIMITS, self._of_limits)
         yield from _told(SCHEDULES, self._of_schedules)
         yield from _told(GROUPS, lambda: [] if self._last is None else check_groups(self._last.groups))
@@ -398,6 +400,10 @@ class Examination:
             *checks.check_open_files(checks.see_open_files(self._processes_here(later))),
             *check_queues(figures, self._last),
         ]
+
+    def _of_workers(self) -> list[Check]:
+        pause = paused(self._database, self._keys)
+        return checks.check_workers(members(self._database, self._keys), pause, self._database.runtime.now())
 
     def _of_limits(self) -> list[Check]:
         if self._last is None:  # the check of queues tells the reason

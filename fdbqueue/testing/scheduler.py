@@ -483,5 +483,8 @@ class SimulatedRuntime:
     def host_name(self) -> str:
         return self.host.name
 
+    def memory_bytes(self) -> int:
+        return 0
+
     def wait_any(self, futures: Iterable[Waitable], timeout_s: float | None) -> bool:
         return runtimes.wait_any(self, futures, timeout_s)

@@ -15,6 +15,7 @@ from fdbqueue.core.errors import InvalidArgument
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.embedded import FDBError
 from fdbqueue.fleet import status as fleet_status
+from fdbqueue.fleet.gate import Gate
 from fdbqueue.fleet.options import Event
 from fdbqueue.fleet.status import (
     Appearance,
@@ -35,13 +36,15 @@ class Shown:
 
     def __init__(self, db: Database, clock: StillClock, queue: str = "jobs") -> None:
         self._db, self._clock, self._queue = db, clock, queue
-        self._appearance = Appearance(db, RootKeys(DEFAULT_ROOT), lambda: self.session, self._presence)
+        self.gate = Gate()
+        shown = (lambda: self.session), self._presence, self.gate
+        self._appearance = Appearance(db, RootKeys(DEFAULT_ROOT), *shown)
         self.session = Session(db)
         self.running: tuple[Running, ...] = ()
 
     def _presence(self) -> Presence:
         status = WorkerStatus("working", Tally(), self.running, 0)
-        return presence_of(self._clock, [self._queue], "handler", 1, 0.0, status)
+        return presence_of(self._clock, [self._queue], "handler", 1, 0.0, status, self.gate.answer())
 
     def tick(self) -> None:
         self._clock.advance(limits.PRESENCE_EVERY_S)

@@ -14,6 +14,7 @@ from fdbqueue import Fleet, TaskQueue
 from fdbqueue.core.errors import DatabaseNotFound, FleetRefused, InvalidArgument, QueueNotFound
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.sessions.keeper import keeper_of
+from fdbqueue.fleet import steering
 from fdbqueue.fleet.status import Tally
 from tests.conftest import DURABLE
 from tests.fleet.conftest import HERE, OBEY, gone
@@ -353,6 +354,24 @@ def test_tasks_that_fail_count_for_the_number_of_a_process(fleet_of, db, queue):
     fleet.run()
     assert queue.statistics(db)["tasks"]["buried"] == 150
     assert fleet.status().recycled >= 1
+
+
+def test_drained_processes_are_not_replaced(fleet_of, db, queue, space, effects):
+    """The fleet ends with the last one. It loses and repeats nothing."""
+    queue.put_many(db, [["sleep", 0.05]] * 100)
+    fleet, keys, drained = fleet_of(OBEY, processes=2, threads=1, **FAST), RootKeys(space), []
+
+    def drain(status):
+        found = [one for one in steering.members(db, keys) if one.place not in drained]
+        if found and len(drained) == status.drained:
+            drained.append(found[0].place)
+            steering.drain(db, keys, found[:1])
+
+    fleet.run(drain)
+    status = fleet.status()
+    assert (status.drained, status.restarts, len(drained)) == (2, 0, 2)
+    assert set(effects().values()) <= {1}
+    assert queue.statistics(db)["tasks"]["done"] == len(effects())
 
 
 def test_a_stop_at_once_reaches_a_recycled_process(fleet_of, db, queue):

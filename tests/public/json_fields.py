@@ -14,7 +14,17 @@ from unittest.mock import patch
 import click
 
 import fdbqueue
-from fdbqueue import Failure, FairQueue, Group, Limit, Queue, SimpleElementQueue, TaskQueue
+from fdbqueue import (
+    Failure,
+    FairQueue,
+    Group,
+    Limit,
+    Queue,
+    SimpleElementQueue,
+    TaskQueue,
+    Worker,
+    workers,
+)
 from fdbqueue.core.errors import WaitStopped
 from fdbqueue.operate.cli.commands import cli
 from fdbqueue.operate.cli.exits import run
@@ -84,7 +94,7 @@ def _filled(url: str) -> Mapping[str, str]:
 
 @contextmanager
 def _waiting(url: str) -> Iterator[None]:
-    """A call that waits for a task of the queue `idle`."""
+    """A call that waits for a task of the queue `idle`, and a worker of it."""
     stop = threading.Event()
 
     def wait() -> None:
@@ -96,7 +106,12 @@ def _waiting(url: str) -> Iterator[None]:
     try:
         with fdbqueue.open(url) as db:
             wait_until(lambda: bool(TaskQueue.open(db, "idle").waiting(db, 1)))
-        yield
+            worker = Worker(db, "idle", print)
+            worker.start()
+            wait_until(lambda: bool(workers(db)))
+            yield
+            worker.stop()
+            worker.join()
     finally:
         stop.set()
         waiter.join()
@@ -127,6 +142,9 @@ pause q
 resume q
 verify
 doctor
+fleet
+fleet pause --detach
+fleet resume
 estimate --tasks-per-second 20000
 aside damaged
 waiting idle

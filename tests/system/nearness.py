@@ -23,7 +23,7 @@ _LINE = "crowd waits crossed exact_line paired_line emptied stops interrupted_wa
 _KEYED = "keyed exact exact_mixed composed fairness rounds laned damaged"
 _SESSIONS = "takeover exact_sessions paired_sessions temporary sharing skewed cancels doubted killed"
 _TASKS = "exact exact_mixed composed paired together tasks acks unique told steps damaged"
-_FLEETS = "batched exact_worker poisoned refilled fleet several hooked retained unavailable outages"
+_FLEETS = "batched exact_worker poisoned refilled fleet several hooked retained unavailable outages steered"
 _OF_TASKS = "partitions paired_partitions together_partitions exact_partitions"
 _PARTED = f"{_OF_TASKS} exact_mixed"
 _SCHEDULES = "schedules exact_schedules paired_schedules"
@@ -44,6 +44,8 @@ ROOMS: Mapping[str, str] = {
     "firing": _SCHEDULES,
     "fleet": _FLEETS,
     "fleet/batches": "batched",
+    "fleet/gate": "steered",
+    "fleet/steering": "steered",
     "groups": _GROUPS,
     "line": _LINE,
     "line/overtaking": "overtaken overtaken_items",

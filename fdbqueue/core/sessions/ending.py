@@ -336,7 +336,8 @@ def _begin_end(
         tr.clear_range(openers.start, openers.stop)
     tr.clear(keys.session(session))
     tr.clear(keys.heartbeat(session))
-    tr.clear(keys.presence(session))
+    shown = keys.presence_and_orders(session)
+    tr.clear_range(shown.start, shown.stop)
     tr.clear(keys.run(session))
     deadline_us = deadline_if_readable(heartbeat)
     if deadline_us is not None:

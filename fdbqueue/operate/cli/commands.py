@@ -57,6 +57,7 @@ COMMANDS: Mapping[str, Named] = {
         "explain": "tasks: Tell why a task of QUEUE is not running: each reason with its cure, the weightiest first.",
         "export": "exports: Write QUEUEs, or all queues, whole into FILE, for `fdbqueue import file`.",
         "fail": "tasks: Fail the attempt of a task of QUEUE that its handler has handed off, for this REASON.",
+        "fleet": "fleet: List the workers of all hosts; or drain those of a host or a process, pause all, and resume them.",
         "follow": "tasks: Print the state and the progress of a task of QUEUE, and again each time that the progress changes.",
         "get": "items: Take items out of QUEUE and print them, one JSON value a line.",
         "group": "beside: Count tasks together, wait for all of them, and start a task when they have ended.",

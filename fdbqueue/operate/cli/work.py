@@ -334,7 +334,8 @@ def work(
     unchanged, other data as JSON. No shell is used. The output of a command that succeeds goes to standard
     output; with --json, to standard error.
 
-    Status: 0 done, or stopped; 1 if tasks were buried; 2 a mistake: then no task was taken.
+    Status: 0 done, stopped, or drained (see `fleet`); 1 if tasks were buried, unless it was drained; 2 a
+    mistake: then no task was taken.
     """
     command: list[str] | None = click.get_current_context().meta[_COMMAND]
     queues, handler = _split(words, executes, command)
@@ -369,7 +370,7 @@ def work(
 
             fleet.run(look)
             progress.end(fleet.status())
-    return REFUSED if progress.buried else DONE
+    return REFUSED if progress.buried and not fleet.status().drained else DONE
 
 
 def _split(words: Sequence[str], executes: bool, command: list[str] | None) -> tuple[list[str], str]:

@@ -33,6 +33,7 @@ from tests.system.audit.items import HandedLocks, PartitionedItems
 from tests.system.audit.line import Liveness
 from tests.system.audit.model import Mirror, Step, Values
 from tests.system.audit.rules import Partitioned, QueueRules, late_in
+from tests.system.audit.steered import taken_after_the_answer
 from tests.system.audit.tasks import History
 
 VIOLATIONS_MAX = 5
@@ -118,6 +119,8 @@ class Auditor:
             in_all = Ended(*map(sum, zip(Ended(), *ended, strict=True)))
             yield from ends_counted(self._registry.keys, Step(commit, root), in_all)
         yield from self._orphans(changes)
+        prefixes = self._prefixes.values()
+        yield from taken_after_the_answer(self._registry.keys, prefixes, changes, self.mirror)
 
     def _is_of_root(self, key: bytes) -> bool:
         """True for a key under the root that belongs to no queue. Receipts have nothing to agree with."""

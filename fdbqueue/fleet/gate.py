@@ -1,0 +1,104 @@
+"""Gate: lets the takes of one worker through, unless the fleet is paused or the worker is drained.
+
+A pause is one key of the root, for all its workers, later ones too. A drain is a key beside the presence of
+one worker, which is cleared with it. A worker reads both before its first take, and then with its presence.
+So they cost a task nothing, and programs without a worker nothing at all.
+
+The answer of a worker stands in its presence. It is given when no take is under way, and none can begin.
+"""
+
+import struct
+from collections.abc import Callable
+from typing import NamedTuple
+
+from fdb import tuple as layer
+
+from fdbqueue.core.root_keys import RootKeys
+from fdbqueue.core.seam import ReadTransaction
+
+WORKING, PAUSED, DRAINING = "working", "paused", "draining"
+
+
+class Order(NamedTuple):
+    state: str
+    """WORKING, PAUSED or DRAINING."""
+    pause: float = 0.0
+    """The time of a pause, which tells it from an earlier one; 0 for other states."""
+    host: str = ""
+    """The host that has paused the fleet."""
+
+
+NONE = Order(WORKING)
+REASONS = {
+    WORKING: "",
+    PAUSED: "the fleet is paused: fdbqueue fleet resume",
+    DRAINING: "it is drained: it ends after its last task",
+}
+
+
+def ask_order(tr: ReadTransaction, keys: RootKeys, session: bytes) -> Callable[[], Order]:
+    """Ask for the order to a worker. Reads: two keys. Conflicts: none, given a snapshot."""
+    paused, drained = ask_pause(tr, keys), tr.get(keys.drain(session))
+    return lambda: Order(DRAINING) if drained.present() else paused()
+
+
+def ask_pause(tr: ReadTransaction, keys: RootKeys) -> Callable[[], Order]:
+    """Ask for the pause of the fleet. Reads: one key."""
+    found = tr.get(keys.pause)
+    return lambda: pause_in(found.value) if found.present() else NONE
+
+
+def pause_in(value: bytes) -> Order:
+    """A damaged one is a pause, too."""
+    try:
+        time_us, host = layer.unpack(value)
+        return Order(PAUSED, time_us / 1_000_000, host)
+    except (ValueError, IndexError, TypeError, struct.error):
+        return Order(PAUSED)
+
+
+def pause_value(now_us: int, host: str) -> bytes:
+    value: bytes = layer.pack((now_us, host))
+    return value
+
+
+class Gate:
+    """Takes of the thread that feeds `enter` and `leave`; others look at `order`, and `is_idle` sees them.
+
+    The heartbeat gives orders, and then looks for takes. A take is told first, and then looks for orders. So
+    one of them sees the other.
+    """
+
+    def __init__(self) -> None:
+        self.order = NONE
+        self.is_open = True
+        """True if takes may begin."""
+        self.is_idle: Callable[[], bool] = lambda: True
+        """True if no take of another thread is under way."""
+        self._is_inside = False
+
+    def obey(self, order: Order) -> None:
+        """Take an order. A drain is for ever, also if its key has gone with a lost session."""
+        if not self.is_drained:
+            self.order, self.is_open = order, order.state == WORKING
+
+    @property
+    def is_drained(self) -> bool:
+        return self.order.state == DRAINING
+
+    def enter(self) -> bool:
+        """True if a take may begin."""
+        self._is_inside = True
+        self._is_inside = self.is_open
+        return self._is_inside
+
+    def leave(self) -> None:
+        self._is_inside = False
+
+    def answer(self) -> Order:
+        """The order, as soon as it holds."""
+        return self.order if self.is_settled() else NONE
+
+    def is_settled(self) -> bool:
+        """False while an order waits for the end of a take."""
+        return self.is_open or (not self._is_inside and self.is_idle())

@@ -1,0 +1,138 @@
+"""Steering: the workers of a root with their heartbeats, and the orders to them: drain, pause, resume.
+
+An order is a key that its workers read (gate.py), so they obey within limits.ORDERS_EVERY_S, and answer in
+their presences. A worker of a release without orders has no state, and is told of.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from fdbqueue.core import limits
+from fdbqueue.core.database import Database, run
+from fdbqueue.core.errors import InvalidArgument
+from fdbqueue.core.root_keys import RootKeys
+from fdbqueue.core.seam import Transaction
+from fdbqueue.core.sessions.ending import ask_holder
+from fdbqueue.fleet.gate import DRAINING, PAUSED, Order, ask_pause, pause_value
+from fdbqueue.fleet.status import Presence, presences
+
+
+@dataclass(frozen=True)
+class Member:
+    """One worker of a root."""
+
+    session: bytes
+    presence: Presence
+    seen: float | None = None
+    """The time of its last heartbeat, by its clock; None if that cannot be read."""
+
+    @property
+    def place(self) -> str:
+        return f"{self.presence.host}:{self.presence.process_id}"
+
+    @property
+    def same(self) -> tuple[str, float]:
+        """Equal for one worker with another session, and for no other."""
+        return self.place, self.presence.since
+
+    @property
+    def is_deaf(self) -> bool:
+        """True for a release that knows no orders."""
+        return not self.presence.state
+
+
+def members(db: Database, keys: RootKeys) -> list[Member]:
+    """The workers, by host and process. Reads: the presences, then each heartbeat, by snapshot."""
+    found = [Member(session, presence) for session, presence in presences(db, keys).items()]
+    beating = [one for some in _batches(found) for one in run(db, partial(_beating, keys, some))]
+    return sorted(beating, key=lambda one: (one.presence.host, one.presence.process_id, one.presence.since))
+
+
+def _batches(those: Sequence[Member]) -> Iterator[Sequence[Member]]:
+    most = limits.CLOCKS_MAX
+    return (those[start : start + most] for start in range(0, len(those), most))
+
+
+def _beating(keys: RootKeys, some: Sequence[Member], tr: Transaction) -> list[Member]:
+    asked = [ask_holder(tr.snapshot, keys, one.session) for one in some]
+    return [Member(one.session, one.presence, holder().seen) for one, holder in zip(some, asked, strict=True)]
+
+
+def chosen(found: Sequence[Member], target: str) -> list[Member]:
+    """The workers of a HOST, a PID or a HOST:PID. Raises: InvalidArgument if there is none, or several hosts
+    have that PID.
+    """
+    named = [one for one in found if target in (one.presence.host, one.place)]
+    named = named or [one for one in found if target == str(one.presence.process_id)]
+    if not named:
+        raise InvalidArgument(name="target", wanted="HOST, PID or HOST:PID of a live worker", got=target)
+    places = sorted({one.place for one in named})
+    if len({one.presence.host for one in named}) > 1:
+        raise InvalidArgument(name="target", wanted=f"one of {', '.join(places)}", got=target)
+    return named
+
+
+def drain(db: Database, keys: RootKeys, those: Sequence[Member]) -> None:
+    """Tell workers to take no more, and to end after their last task.
+
+    Reads: their sessions. Writes: a key for each that is alive. Conflicts: the ends of the sessions.
+    """
+    for some in _batches(those):
+        run(db, partial(_drain, keys, some))
+
+
+def _drain(keys: RootKeys, some: Sequence[Member], tr: Transaction) -> None:
+    asked = [(one.session, tr.get(keys.session(one.session))) for one in some]
+    for session, found in asked:
+        if found.present():
+            tr.set(keys.drain(session), b"")
+
+
+def pause(db: Database, keys: RootKeys) -> Order:
+    """Let no worker of the root take a task until `resume`; return the pause. Writes: one key.
+
+    Reads: the key, so that a second pause keeps the first. Conflicts: another pause, `resume`.
+    """
+    now_us, host = db.runtime.now_us(), db.runtime.host_name()
+
+    def body(tr: Transaction) -> Order:
+        found = ask_pause(tr, keys)()
+        if found.state != PAUSED:
+            tr.set(keys.pause, pause_value(now_us, host))
+        return found if found.state == PAUSED else Order(PAUSED, now_us / 1_000_000, host)
+
+    return run(db, body)
+
+
+def resume(db: Database, keys: RootKeys) -> None:
+    """Writes: a clear of one key."""
+    run(db, lambda tr: tr.clear(keys.pause))
+
+
+def paused(db: Database, keys: RootKeys) -> Order | None:
+    """The pause of the fleet; None without one. Reads: one key, by snapshot."""
+    found = run(db, lambda tr: ask_pause(tr.snapshot, keys)())
+    return found if found.state == PAUSED else None
+
+
+def left(found: Iterable[Member], those: Iterable[Member]) -> list[Member]:
+    """Those of `found` that are among `those`, perhaps with another session."""
+    wanted = {one.same for one in those}
+    return [one for one in found if one.same in wanted]
+
+
+def at_work(found: Iterable[Member], pause: Order) -> list[Member]:
+    """The workers that have not answered this pause yet, and have to."""
+    must = [one for one in undrained(found) if not one.is_deaf]
+    return [one for one in must if one.presence.pause != pause.pause]
+
+
+def releases(found: Iterable[Member]) -> dict[str, int]:
+    """The number of workers of each release, the most frequent first; "?" for one that does not tell it."""
+    return dict(Counter(one.presence.version or "?" for one in found).most_common())
+
+
+def undrained(found: Iterable[Member]) -> list[Member]:
+    return [one for one in found if one.presence.state != DRAINING]

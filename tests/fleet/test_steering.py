@@ -1,0 +1,171 @@
+"""Orders to workers: a pause, a drain, and the answers in their presences."""
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from fdbqueue import Database, HeldTask, Session, TaskQueue, Worker, workers
+from fdbqueue.core import limits
+from fdbqueue.core.errors import InvalidArgument
+from fdbqueue.core.root_keys import RootKeys
+from fdbqueue.fleet import steering
+from fdbqueue.fleet.gate import DRAINING, PAUSED, Gate, Order, pause_in
+from fdbqueue.fleet.status import Presence, Tally
+from fdbqueue.fleet.steering import Member, at_work, chosen, left, members, releases
+from tests.support import PATIENCE_S, wait_until
+
+
+@pytest.fixture(autouse=True)
+def _orders_are_read_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "ORDERS_EVERY_S", 0.05)
+    monkeypatch.setattr(limits, "PRESENCE_EVERY_S", 0.05)
+
+
+@pytest.fixture
+def keys(space: Any) -> RootKeys:
+    return RootKeys(space)
+
+
+class Held:
+    """A handler that runs until the test lets it go."""
+
+    def __init__(self) -> None:
+        self.began: list[Any] = []
+        self.may_end = threading.Event()
+
+    def __call__(self, task: HeldTask) -> None:
+        self.began.append(task.data)
+        self.may_end.wait(PATIENCE_S)
+
+
+@pytest.fixture
+def held() -> Iterator[Held]:
+    handler = Held()
+    yield handler
+    handler.may_end.set()
+
+
+@pytest.fixture
+def hired(
+    db: Database, space: Any, queue: TaskQueue, held: Held, keys: RootKeys
+) -> Callable[..., tuple[Worker, Member]]:
+    def start(**options: Any) -> tuple[Worker, Member]:
+        worker = Worker(db, queue, held, root=space, **{"threads": 2, **options})
+        worker.start()
+        wait_until(lambda: bool(members(db, keys)))
+        return worker, members(db, keys)[0]
+
+    return start
+
+
+def state(db: Database, space: Any) -> list[str]:
+    return [worker.state for worker in workers(db, root=space)]
+
+
+def test_a_drained_worker_ends_after_its_task(
+    db: Database, space: Any, queue: TaskQueue, keys: RootKeys, held: Held, hired: Any
+) -> None:
+    queue.put(db, "first")
+    worker, member = hired(grace_s=0.0)
+    wait_until(lambda: bool(held.began))
+    steering.drain(db, keys, [member])
+    wait_until(lambda: state(db, space) == [DRAINING])
+    queue.put(db, "second")
+    assert not worker.join(0.3)
+    assert (held.began, worker.drained, worker.status().running[0].queue) == (["first"], True, "jobs")
+    held.may_end.set()
+    assert worker.join(PATIENCE_S)
+    counts = queue.statistics(db)["tasks"]
+    assert (counts["done"], counts["ready"], members(db, keys)) == (1, 1, [])
+    assert db[keys.drain(member.session)] is None
+
+
+def test_a_stop_ends_a_drain_within_its_grace(
+    db: Database, queue: TaskQueue, keys: RootKeys, held: Held, hired: Any
+) -> None:
+    queue.put(db, "first")
+    worker, member = hired(grace_s=0.1)
+    wait_until(lambda: bool(held.began))
+    steering.drain(db, keys, [member])
+    wait_until(lambda: worker.drained)
+    worker.stop()
+    wait_until(lambda: queue.statistics(db)["tasks"]["ready"] == 1)
+
+
+def test_a_paused_worker_takes_after_the_end_of_the_pause(
+    db: Database, space: Any, queue: TaskQueue, keys: RootKeys, held: Held, hired: Any
+) -> None:
+    _, member = hired()
+    order = steering.pause(db, keys)
+    assert steering.pause(db, keys) == order == steering.paused(db, keys)
+    wait_until(lambda: not at_work(members(db, keys), order))
+    queue.put(db, "first")
+    [shown] = workers(db, root=space)
+    assert (shown.state, shown.pause, "fleet resume" in shown.trouble) == (PAUSED, order.pause, True)
+    assert queue.explain(db, queue.tasks(db, "r", 1)[0]).workers == 0
+    assert held.began == []
+    steering.resume(db, keys)
+    wait_until(lambda: bool(held.began))
+    assert steering.paused(db, keys) is None
+    assert left(members(db, keys), [member])
+
+
+def test_a_worker_that_begins_in_a_pause_takes_nothing(
+    db: Database, space: Any, queue: TaskQueue, keys: RootKeys, held: Held, hired: Any
+) -> None:
+    queue.put(db, "first")
+    steering.pause(db, keys)
+    hired()
+    wait_until(lambda: state(db, space) == [PAUSED])
+    assert held.began == []
+
+
+def test_no_order_outlives_its_session(db: Database, space: Any, keys: RootKeys) -> None:
+    session = Session(db, root=space)
+    member = made("a", 1, session.id)
+    session.end()
+    steering.drain(db, keys, [member])
+    assert db[keys.drain(session.id)] is None
+
+
+def test_a_drain_is_not_taken_back_by_a_lost_session() -> None:
+    gate = Gate()
+    gate.obey(Order(DRAINING))
+    gate.obey(Order(PAUSED, 1.0))
+    assert gate.is_drained
+
+
+def test_a_damaged_pause_is_a_pause() -> None:
+    assert pause_in(b"\xff\xff") == Order(PAUSED)
+
+
+def made(host: str, process_id: int, session: bytes = b"", **shown: Any) -> Member:
+    given = {"version": "1.0", "state": "working", **shown}
+    return Member(session, Presence(host, process_id, ("q",), "f", 1, 0.0, Tally(), (), 0.0, **given))
+
+
+FLEET = [made("a", 1), made("a", 2), made("b", 2), made("7", 3)]
+
+
+@pytest.mark.parametrize(
+    ("target", "places"),
+    [("a", ["a:1", "a:2"]), ("1", ["a:1"]), ("a:2", ["a:2"]), ("7", ["7:3"]), ("3", ["7:3"])],
+)
+def test_a_target_names_a_host_or_a_process(target: str, places: list[str]) -> None:
+    assert [one.place for one in chosen(FLEET, target)] == places
+
+
+@pytest.mark.parametrize(
+    ("target", "told"), [("2", "one of a:2, b:2"), ("c", "of a live worker"), ("", "HOST")]
+)
+def test_a_target_of_no_one_process_is_refused(target: str, told: str) -> None:
+    with pytest.raises(InvalidArgument, match=told):
+        chosen(FLEET, target)
+
+
+def test_a_worker_of_a_release_without_orders_is_not_awaited() -> None:
+    deaf, draining = made("a", 1, state="", version=""), made("a", 2, state=DRAINING)
+    assert at_work([deaf, draining, *FLEET], Order(PAUSED, 1.0)) == FLEET
+    assert releases([deaf, *FLEET]) == {"1.0": 4, "?": 1}
