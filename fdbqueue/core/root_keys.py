@@ -55,7 +55,7 @@ GROUP_SWEEP = R.packed(15, int, bytes)  # and the two next ones: see below
 R.packed(15, int, int)
 R.packed(15, int, int, bytes)
 LIMIT = R.packed(16, str)  # name: see limits/rule.py
-PAUSE = R.packed(18)  # (time_us, host), see fleet/gate.py; all workers
+PAUSE = R.packed(18)  # (time_us,), see fleet/gate.py; all workers
 CELERY, RESULTS, TASKIQ = "celery", "results", "taskiq"
 LIMITED = 17
 

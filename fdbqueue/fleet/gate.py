@@ -24,8 +24,6 @@ class Order(NamedTuple):
     """WORKING, PAUSED or DRAINING."""
     pause: float = 0.0
     """The time of a pause, which tells it from an earlier one; 0 for other states."""
-    host: str = ""
-    """The host that has paused the fleet."""
 
 
 NONE = Order(WORKING)
@@ -51,14 +49,13 @@ def ask_pause(tr: ReadTransaction, keys: RootKeys) -> Callable[[], Order]:
 def pause_in(value: bytes) -> Order:
     """A damaged one is a pause, too."""
     try:
-        time_us, host = layer.unpack(value)
-        return Order(PAUSED, time_us / 1_000_000, host)
+        return Order(PAUSED, layer.unpack(value)[0] / 1_000_000)
     except (ValueError, IndexError, TypeError, struct.error):
         return Order(PAUSED)
 
 
-def pause_value(now_us: int, host: str) -> bytes:
-    value: bytes = layer.pack((now_us, host))
+def pause_value(now_us: int) -> bytes:
+    value: bytes = layer.pack((now_us,))
     return value
 
 

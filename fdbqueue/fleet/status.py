@@ -228,7 +228,7 @@ class Appearance:
         self._session = session
         self._current = current
         self._shown: tuple[bytes, Any] = (b"", None)
-        self._answered = NONE.state, NONE.pause
+        self._answered = NONE
         """The answer to an order that the presence has."""
         self._due_at = self._orders_due_at = float("-inf")
 
@@ -250,11 +250,11 @@ class Appearance:
 
     @property
     def _owes_answer(self) -> bool:
-        return self._gate.answer()[:2] != self._answered
+        return self._gate.answer() != self._answered
 
     def _show(self, session: Session, current: Presence, now: float) -> None:
         running = tuple((one.id, one.cancelled, one.fraction) for one in current.running)
-        answered, memory = (current.state, current.pause), current.memory_bytes // _MEMORY_STEP
+        answered, memory = Order(current.state, current.pause), current.memory_bytes // _MEMORY_STEP
         news = (session.id, (current.tally, running, current.trouble, current.full_s > 0, answered, memory))
         if session.lost or (news == self._shown and now < self._orders_due_at):
             return

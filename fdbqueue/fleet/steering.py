@@ -1,7 +1,7 @@
 """Steering: the workers of a root with their heartbeats, and the orders to them: drain, pause, resume.
 
 An order is a key that its workers read (gate.py), so they obey within limits.ORDERS_EVERY_S, and answer in
-their presences. A worker of a release without orders has no state, and is told of.
+their presences.
 """
 
 from collections import Counter
@@ -36,11 +36,6 @@ class Member:
     def same(self) -> tuple[str, float]:
         """Equal for one worker with another session, and for no other."""
         return self.place, self.presence.since
-
-    @property
-    def is_deaf(self) -> bool:
-        """True for a release that knows no orders."""
-        return not self.presence.state
 
 
 def members(db: Database, keys: RootKeys) -> list[Member]:
@@ -95,13 +90,13 @@ def pause(db: Database, keys: RootKeys) -> Order:
 
     Reads: the key, so that a second pause keeps the first. Conflicts: another pause, `resume`.
     """
-    now_us, host = db.runtime.now_us(), db.runtime.host_name()
+    now_us = db.runtime.now_us()
 
     def body(tr: Transaction) -> Order:
         found = ask_pause(tr, keys)()
         if found.state != PAUSED:
-            tr.set(keys.pause, pause_value(now_us, host))
-        return found if found.state == PAUSED else Order(PAUSED, now_us / 1_000_000, host)
+            tr.set(keys.pause, pause_value(now_us))
+        return found if found.state == PAUSED else Order(PAUSED, now_us / 1_000_000)
 
     return run(db, body)
 
@@ -125,8 +120,7 @@ def left(found: Iterable[Member], those: Iterable[Member]) -> list[Member]:
 
 def at_work(found: Iterable[Member], pause: Order) -> list[Member]:
     """The workers that have not answered this pause yet, and have to."""
-    must = [one for one in undrained(found) if not one.is_deaf]
-    return [one for one in must if one.presence.pause != pause.pause]
+    return [one for one in undrained(found) if (one.presence.state, one.presence.pause) != pause]
 
 
 def releases(found: Iterable[Member]) -> dict[str, int]:

@@ -278,7 +278,7 @@ def check_workers(found: Sequence[Member], pause: Order | None, now: float) -> l
     checks = []
     if pause is not None:
         text = f"the fleet is paused for {max(0.0, now - pause.pause):.0f} s: no worker takes a task"
-        checks.append(warning(WORKERS, text, "fdbqueue fleet resume", host=pause.host))
+        checks.append(warning(WORKERS, text, "fdbqueue fleet resume"))
     if len(counts) > 1:
         cure = "Upgrade the others: `fdbqueue fleet` lists them, and `fdbqueue fleet drain HOST` ends them."
         checks.append(warning(WORKERS, f"workers of several releases: {told}", cure, releases=counts))

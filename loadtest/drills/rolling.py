@@ -29,7 +29,9 @@ from fdbqueue.fleet.steering import Member, members, releases
 ROOT = Subspace(("rolling",))
 KEYS, BEGUN, QUEUE = RootKeys(ROOT), ROOT["begun"], "rolling"
 OLD, NEW = "1.0", "1.1"
-WORK_S, PUTS_TOGETHER, PATIENCE_S = 0.2, 5, 120.0
+WORK_S, PUTS_TOGETHER, PATIENCE_S = 1.0, 5, 120.0
+PER_S = 2.5
+"""Tasks in a second for each process, so that each holds two or three."""
 
 
 @dataclass(frozen=True)
@@ -203,13 +205,15 @@ def main() -> int:
     )
     parser.add_argument("--url", help="the database; without it, a new directory")
     parser.add_argument("--processes", type=int, default=20, help="worker processes")
-    parser.add_argument("--per-s", type=float, default=40.0, help="tasks put in a second")
+    parser.add_argument("--per-s", type=float, default=PER_S, help="tasks put in a second, per process")
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.serve:
         return serve(asked.url, asked.serve)
     with tempfile.TemporaryDirectory(prefix="fdbqueue-rolling-") as directory:
-        report = drill(asked.url or f"embedded:{directory}/queues", asked.processes, asked.per_s)
+        report = drill(
+            asked.url or f"embedded:{directory}/queues", asked.processes, asked.processes * asked.per_s
+        )
     for line in report.lines():
         print(line)
     for promise in report.broken():

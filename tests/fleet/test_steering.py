@@ -165,7 +165,7 @@ def test_a_target_of_no_one_process_is_refused(target: str, told: str) -> None:
         chosen(FLEET, target)
 
 
-def test_a_worker_of_a_release_without_orders_is_not_awaited() -> None:
-    deaf, draining = made("a", 1, state="", version=""), made("a", 2, state=DRAINING)
-    assert at_work([deaf, draining, *FLEET], Order(PAUSED, 1.0)) == FLEET
-    assert releases([deaf, *FLEET]) == {"1.0": 4, "?": 1}
+def test_a_pause_waits_for_no_worker_that_is_drained() -> None:
+    fleet = [made("a", 2, state=DRAINING), made("c", 1, state=PAUSED, pause=1.0), *FLEET]
+    assert at_work(fleet, Order(PAUSED, 1.0)) == FLEET
+    assert releases([made("a", 1, version=""), *FLEET]) == {"1.0": 4, "?": 1}

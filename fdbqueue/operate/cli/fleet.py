@@ -1,13 +1,12 @@
 """`fdbqueue fleet`: the worker processes of all hosts, and the orders to them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 
 import click
 
 from fdbqueue.core.database import Database
 from fdbqueue.core.root_keys import RootKeys
-from fdbqueue.core.signals import Interrupted
 from fdbqueue.core.visible import counted
 from fdbqueue.fleet.steering import (
     Member,
@@ -22,12 +21,11 @@ from fdbqueue.fleet.steering import (
     resume,
     undrained,
 )
-from fdbqueue.operate.cli.exits import Refused, say
+from fdbqueue.operate.cli.exits import say
 from fdbqueue.operate.cli.frame import Here, again, cli, command
 from fdbqueue.operate.cli.show import Row, columns, span, time_in
 
 _LOOK_S = 1.0
-_DEAF = "is of a release that knows no orders: send SIGTERM to its supervisor"
 
 
 @command(cli)
@@ -62,8 +60,7 @@ def _list(here: Here, database: Database, keys: RootKeys) -> None:
     found, since, now = members(database, keys), paused(database, keys), database.runtime.now()
     here.show([_row(one, now) for one in found], FLEET_COLUMNS)
     if since is not None:
-        said = f"paused for {span(max(0.0, now - since.pause))}, by {since.host or 'an unknown host'}"
-        say(f"{said}: `{again('fleet', 'resume')}`")
+        say(f"paused for {span(max(0.0, now - since.pause))}: `{again('fleet', 'resume')}`")
     if len(found_releases := releases(found)) > 1:
         told = ", ".join(f"{count} of {release}" for release, count in found_releases.items())
         say(f"several releases: {told}")
@@ -91,48 +88,23 @@ FLEET_COLUMNS = {
 
 def _drain(here: Here, database: Database, keys: RootKeys, targets: Sequence[str], detach: bool) -> None:
     found = members(database, keys)
-    named = {one.session: one for target in targets for one in chosen(found, target)}
-    asked = [one for one in named.values() if not one.is_deaf]
-    for one in named.values():
-        if one.is_deaf:
-            say(f"{one.place} {_DEAF}")
-    if not asked:
-        raise Refused("no process was drained")
+    asked = list({one.session: one for target in targets for one in chosen(found, target)}.values())
     drain(database, keys, asked)
     held = sum(one.presence.held for one in asked)
     say(f"draining {counted(len(asked), 'worker')}, with {counted(held, 'task')}")
-    gone = dict[str, Member]()
-
-    def there() -> list[Member]:
-        """Drain again a worker whose session was lost before it obeyed."""
+    while asked and not detach:
         still = left(members(database, keys), asked)
-        drain(database, keys, undrained(still))
+        drain(database, keys, undrained(still))  # again, if a session was lost before its worker obeyed
+        there = {one.same for one in still}
         for one in asked:
-            if one.same not in [other.same for other in still] and one.place not in gone:
-                gone[one.place] = one
+            if one.same not in there:
                 here.tell(f"{one.place} has ended", {"worker": one.place, "state": "ended"})
-        return still
-
-    if not detach:
-        _wait(database, there, "the workers go on to drain")
+        asked = still
+        database.runtime.sleep(_LOOK_S if asked else 0)
 
 
 def _pause(here: Here, database: Database, keys: RootKeys, detach: bool) -> None:
     order = pause(database, keys)
-    if not detach:
-        _wait(database, lambda: at_work(members(database, keys), order), "the fleet stays paused")
-    found = members(database, keys)
-    for one in found:
-        if one.is_deaf:
-            say(f"{one.place} {_DEAF}")
+    while at_work(found := members(database, keys), order) and not detach:
+        database.runtime.sleep(_LOOK_S)
     here.tell(f"paused, with {counted(len(found), 'worker')}", {"paused": True, "workers": len(found)})
-
-
-def _wait(database: Database, there: Callable[[], list[Member]], told: str) -> None:
-    """Wait until no worker is there."""
-    try:
-        while there():
-            database.runtime.sleep(_LOOK_S)
-    except Interrupted:
-        say(f"interrupted: {told}")
-        raise
