@@ -313,6 +313,11 @@ RUNS_LOOKED_AT_MAX = 1_000
 NOISY_SHARE, NOISY_TIMES = 0.1, 1.5
 # Changes of options that the history of a queue keeps.
 ALTERATIONS_MAX = 20
+# Lines that the audit of a root keeps, and the oldest ones that an action clears at once when there are more.
+AUDIT_LINES = 1_000
+AUDIT_CLEARED = 50
+# Characters of a value before or after an action, and of the name of who acts.
+AUDIT_TEXT_LENGTH = 200
 # Tasks that one sweep moves (due, expired, lease over); VERB_BATCH: tasks that a verb over many changes in
 # one transaction.
 DUE_BATCH = 50

@@ -56,6 +56,8 @@ R.packed(15, int, int)
 R.packed(15, int, int, bytes)
 LIMIT = R.packed(16, str)  # name: see limits/rule.py
 PAUSE = R.packed(18)  # (time_us,), see fleet/gate.py; all workers
+AUDIT_COUNT = R.packed(19)  # little-endian: the lines; each action
+AUDIT = R.packed(19, int, bytes)  # place, random bytes: see operate/audit.py; the page and the command
 CELERY, RESULTS, TASKIQ = "celery", "results", "taskiq"
 LIMITED = 17
 
@@ -138,6 +140,8 @@ class RootKeys:
         self.schedules_due_until = SCHEDULE_DUE.until(prefix)
         self.schedule_due_in = SCHEDULE_DUE.parse(prefix)
         self.limits = LIMIT.all(prefix)
+        self.audit_count, self.audit = AUDIT_COUNT.start(prefix), AUDIT.all(prefix)
+        self.audit_line, self.audit_place = AUDIT.key(prefix), AUDIT.first(prefix)
         self.group, self.groups = GROUP.key(prefix), GROUP.all(prefix)
         self.group_counts, self.group_cancelled = GROUP.key(prefix, COUNTS), GROUP.key(prefix, CANCELLED)
         self._group_spread, self.spreads_of = GROUP_SPREAD.key(prefix), GROUP.under(prefix, SPREAD)

@@ -12,6 +12,7 @@ from fdbqueue.core import binding
 from fdbqueue.core.lazy import files_of
 
 if TYPE_CHECKING:
+    from fdbqueue.operate.cli import auditing as auditing
     from fdbqueue.operate.cli import lasting as lasting
     from fdbqueue.operate.cli import terminal as terminal
 else:

@@ -111,6 +111,7 @@ class _Progress:
 
     def tell(self, so_far: ChangedTasks) -> None:
         self._last = so_far
+        self._here.counts(so_far.changed)
         if self._now() >= self._next_s and not self._here.as_json:
             say(f"{_looked(so_far, self._there)}, {so_far.changed:,} changed so far")
             self._next_s = self._now() + PLAIN_EVERY_S

@@ -37,6 +37,7 @@ COMMANDS: Mapping[str, Named] = {
         "ack": "leases: Remove a task that is done.",
         "alter": "alter: Change options of QUEUE while it is used.",
         "aside": "items: List the values of QUEUE that could not be read and were set aside.",
+        "audit": "auditing: List the last actions of operators: who did what, and when.",
         "bury": "leases: Bury tasks: they are not taken until `kick`.",
         "cancel": "tasks: End tasks.",
         "change": "changing: Give waiting tasks of QUEUE that match other options, or move them to another queue.",
@@ -91,6 +92,14 @@ COMMANDS: Mapping[str, Named] = {
     }.items()
 }
 """The commands: for each, its module and the first sentence of its help text."""
+AUDITED = (
+    *("alter", "aside", "bury", "cancel", "change", "clear", "complete", "create", "dead edit", "dead kick"),
+    *("delete", "drop", "fail", "group cancel", "group close", "import file", "kick", "limit delete"),
+    *("limit set", "pause", "redrive pause", "redrive resume", "redrive start", "redrive stop"),
+    *("release-all", "repartition", "result", "resume", "schedule change", "schedule create"),
+    *("schedule delete", "schedule pause", "schedule resume", "schedule run", "truncate"),
+)
+"""The commands that write a line of the audit (auditing.py), if they change something."""
 
 
 class Program(click.Group):

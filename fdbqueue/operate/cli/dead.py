@@ -159,6 +159,7 @@ def kick(here: Here, queue: str, ids: tuple[str, ...], error: str | None, text: 
             with here.signals.deferred():
                 more, after = letters.kick_some(database, error=error, text=text, after=after)
             kicked += more
+            here.counts(kicked)
             if after is None:
                 break
     here.tell(f"{kicked} kicked", {"queue": queue, "kicked": kicked})
@@ -170,7 +171,7 @@ def _kick_each(here: Here, database: Database, letters: DeadLetters, ids: tuple[
     for id_ in ids:
         try:
             with here.signals.deferred():
-                task = letters.kick(database, id_)
+                task = letters.kick(here.about(database, id_), id_)
         except (TaskNotFound, NotBuried) as reason:
             wrong.append(str(reason))
         else:

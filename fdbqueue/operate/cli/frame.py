@@ -12,17 +12,20 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from fdbqueue.core import limits
 from fdbqueue.core.codec import BUILT_IN
+from fdbqueue.core.database import Database
 from fdbqueue.core.errors import InvalidArgument
 from fdbqueue.core.signals import Signals
 from fdbqueue.core.task import Failure
 from fdbqueue.core.visible import told
+from fdbqueue.operate import cli as late
 from fdbqueue.operate.cli.commands import (
+    AUDITED,
     OUTER_ROOT,
     OUTER_SHARED,
     OUTER_URL,
@@ -47,6 +50,9 @@ from fdbqueue.tasks.options import (
     Option,
     checked_attempts,
 )
+
+if TYPE_CHECKING:
+    from fdbqueue.operate.cli.auditing import Audited
 
 
 class Seconds(click.types.FloatParamType):
@@ -277,6 +283,27 @@ class Here(Place):
 
     signals: Signals
     as_json: bool
+    audited: "Audited | None" = None
+    """The audit of this command; None if it writes no line."""
+
+    @contextmanager
+    def database(self, **given: Any) -> Iterator[Database]:
+        """As `Place.database`; the first effect of an audited command writes its line."""
+        with super().database(**given) as database:
+            if self.audited is None:
+                yield database
+                return
+            with self.audited.over(database) as noting:
+                yield noting
+
+    def about(self, database: Database, id_: str) -> Database:
+        """The database for one task among several, which has a line of its own."""
+        return database if self.audited is None else self.audited.about(id_)
+
+    def counts(self, tasks: int) -> None:
+        """Tell the audit the number of tasks that the command has changed so far."""
+        if self.audited is not None:
+            self.audited.counts(tasks)
 
     def out(self) -> LineWriter:
         """Raises: CommandError if standard output is closed."""
@@ -331,7 +358,8 @@ def command(
                 raise click.BadParameter(f"{root!r} has an empty part", param_hint="--root")
             with in_options():
                 place = Place.of(url, root, shared or context.meta[OUTER_SHARED])
-                return function(Here(place.url, place.root, context.obj, as_json), **arguments)
+                audited = _audited(context, place, arguments)
+                return function(Here(place.url, place.root, context.obj, as_json, audited), **arguments)
 
         for parameter in reversed(first):
             parameter(function)
@@ -343,6 +371,14 @@ def command(
         return group.command(name, **more)(called)
 
     return made
+
+
+def _audited(context: click.Context, place: Place, arguments: Mapping[str, Any]) -> "Audited | None":
+    """The audit of a command that changes something by hand."""
+    above = context.parent
+    of_group = above is not None and above.parent is not None
+    path = f"{above.info_name} {context.info_name}" if above and of_group else f"{context.info_name}"
+    return late.auditing.Audited(path, arguments, place.root) if path in AUDITED else None
 
 
 def group(name: str) -> Callable[[Callable[[], None]], click.Group]:

@@ -288,6 +288,7 @@ def clear(here: Here, queue: str, yes: bool) -> None:
             there = f"{counted(found.size(database), 'item')} of {queue!r}"
             raise Refused(f"clear would remove {there}: confirm with --yes")
         removed = remove_items(database, here, found)
+        here.counts(removed)
     here.tell(f"{removed} removed", {"queue": queue, "removed": removed})
 
 

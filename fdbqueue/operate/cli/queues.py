@@ -272,7 +272,7 @@ def drop(here: Here, queue: str, yes: bool) -> None:
             if busy := tasks.busy(database):  # refuse before any task is removed
                 raise QueueBusy(name=queue, reason=busy)
             remove = partial(tasks.truncate_some, database)
-            late.terminal.step_by_step(here.signals, "removing", items, remove)
+            here.counts(late.terminal.step_by_step(here.signals, "removing", items, remove))
             tasks.drop(database)
         if is_import:  # its definition does not tell the limits that its tasks name
             walk_all(database, here.root)

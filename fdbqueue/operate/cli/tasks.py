@@ -249,6 +249,7 @@ def kick(here: Here, queue: str, count: int | None, everything: bool, where: Pai
         buried = found.statistics(database)["tasks"]["buried"]
         most = buried if everything else min(1 if count is None else count, buried)
         kicked = late.terminal.step_by_step(here.signals, "kicking", most, partial(found.kick, database))
+        here.counts(kicked)
     here.tell(f"{kicked} kicked", {"queue": queue, "kicked": kicked})
 
 
@@ -274,7 +275,7 @@ def do_each(
         for id_ in ids:
             try:
                 with here.signals.deferred():
-                    task = verb(found, database, id_)
+                    task = verb(found, here.about(database, id_), id_)
             except TaskNotFound:
                 missing.append(f"{id_}{told_end(database, found, id_)}")
             else:
@@ -335,6 +336,7 @@ def release_all(here: Here, queue: str) -> None:
     with here.tasks(queue) as (database, found):
         taken, release = found.statistics(database)["tasks"]["taken"], partial(found.release_some, database)
         done = late.terminal.step_by_step(here.signals, "releasing", taken, release)
+        here.counts(done)
     here.tell(f"{done} released", {"queue": queue, "released": done})
 
 
@@ -351,6 +353,7 @@ def truncate(here: Here, queue: str, yes: bool) -> None:
             raise Refused(f"truncate would remove {counted(there, 'task')} of {queue!r}: confirm with --yes")
         remove = partial(found.truncate_some, database)
         removed = late.terminal.step_by_step(here.signals, "removing", there, remove)
+        here.counts(removed)
     here.tell(f"{removed} removed", {"queue": queue, "removed": removed})
 
 

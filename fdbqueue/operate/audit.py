@@ -1,0 +1,226 @@
+"""The audit of a root: a line for each action of an operator, by the dashboard or the command line.
+
+    R[19]                   the number of the lines
+    R[19, place, random]    one line. Its place is its time in microseconds, or behind the last line, if that
+                            is later: a clock that is wrong does not change the order
+
+An action hands its verb a database that writes the line: into the first transaction of the verb that has an
+effect. So the line is there if, and only if, the effect is. Looks before it write none. An action on many tasks
+takes many transactions: its first line tells that it has begun, and a second one its end, and the number of
+tasks. Puts, takes and acks by programs write no line and read nothing here.
+
+A line belongs to the place where the action happened: exports and imports of queues leave it there. A copy of
+the whole root, such as a backup, has it.
+"""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from getpass import getuser
+from typing import Any, NamedTuple
+
+import msgspec
+
+from fdbqueue.core import limits
+from fdbqueue.core.database import Attempts, Database, Manner, limit_attempts
+from fdbqueue.core.errors import FdbQueueError
+from fdbqueue.core.once import run_once
+from fdbqueue.core.registry import Registry, told_option
+from fdbqueue.core.root_keys import RootKeys
+from fdbqueue.core.rows import readable
+from fdbqueue.core.runtime import Runtime
+from fdbqueue.core.seam import ReadTransaction, Transaction
+from fdbqueue.core.visible import shortened
+from fdbqueue.tasks.options import as_given, is_kind
+from fdbqueue.tasks.queue import TaskQueue
+
+ACTOR_VARIABLE = "FDBQUEUE_ACTOR"
+DONE, BEGUN, ENDED, STOPPED = "done", "begun", "ended", "stopped"
+Values = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class AuditLine:
+    """An action of an operator."""
+
+    at: float
+    actor: str
+    action: str
+    queue: str
+    subject: str
+    """The id of the task, or the name of a limit, a schedule or a group."""
+    phase: str
+    """"done"; of an action on many tasks "begun", "ended" or "stopped"."""
+    tasks: int | None
+    """The number of tasks that it has changed; None if it concerns no tasks, or has only begun."""
+    before: Values
+    after: Values
+
+
+class _Stored(msgspec.Struct, frozen=True, array_like=True):
+    at_us: int
+    actor: str
+    action: str
+    queue: str
+    subject: str
+    phase: str
+    tasks: int | None
+    before: dict[str, str]
+    after: dict[str, str]
+
+
+_stored_of = msgspec.msgpack.Decoder(_Stored).decode
+
+
+class Deed(NamedTuple):
+    """What is known of an action before it happens."""
+
+    actor: str
+    action: str
+    queue: str = ""
+    subject: str = ""
+    """The id of the task, or the name of a limit, a schedule or a group."""
+    after: Values = {}
+    is_bulk: bool = False
+    """True if it may change many tasks."""
+    tasks: int | None = None
+    """Their number, if it is known before."""
+
+
+def actor_of_process(runtime: Runtime) -> str:
+    """Who acts on the command line: $FDBQUEUE_ACTOR, or else user@host."""
+    if given := os.environ.get(ACTOR_VARIABLE, "").strip():
+        return given
+    try:
+        user = getuser()
+    except (OSError, KeyError):  # a container may have no name for its user
+        user = str(os.getuid())
+    return f"{user}@{runtime.host_name()}"
+
+
+def told_values(values: Mapping[str, Any]) -> dict[str, str]:
+    return {name: shortened(told_option(value), limits.AUDIT_TEXT_LENGTH) for name, value in values.items()}
+
+
+def write(tr: Transaction, keys: RootKeys, line: _Stored, random: bytes) -> None:
+    """Add a line, and clear the oldest ones if there are too many.
+
+    Reads: the last line and the number of the lines by snapshot; now and then the oldest ones, serialisably.
+    Writes: the line, the number; clears the oldest ones.
+    Conflicts: another action that clears lines.
+    """
+    last = tr.snapshot.get_range(keys.audit.start, keys.audit.stop, limit=1, reverse=True)
+    count = int.from_bytes(tr.snapshot.get(keys.audit_count).value or b"", "little")
+    if count >= limits.AUDIT_LINES + limits.AUDIT_CLEARED:
+        oldest = tr.get_range(keys.audit.start, keys.audit.stop, limit=limits.AUDIT_CLEARED).to_list()
+        for row in oldest:
+            tr.clear(row.key)
+        tr.add(keys.audit_count, (-len(oldest)).to_bytes(8, "little", signed=True))
+    tr.add(keys.audit_count, (1).to_bytes(8, "little"))
+    place = max(line.at_us, *(keys.audit_place(bytes(row.key)) + 1 for row in last), 0)
+    tr.set(keys.audit_line(place, random), msgspec.msgpack.encode(line))
+
+
+def lines(tr: ReadTransaction, keys: RootKeys, queue: str | None = None) -> list[AuditLine]:
+    """The lines, the latest first; with `queue`, its own. Lines that cannot be read are left out.
+
+    Reads: the audit, at most some limits.AUDIT_LINES rows.
+    """
+    rows = tr.get_range(keys.audit.start, keys.audit.stop, reverse=True).to_list()
+    found = (readable(_stored_of, bytes(row.value)) for row in rows)
+    return [_shown(one) for one in found if one is not None and queue in (None, one.queue)]
+
+
+def _shown(one: _Stored) -> AuditLine:
+    return AuditLine(one.at_us / 1_000_000, *msgspec.structs.astuple(one)[1:])
+
+
+class Trail:
+    """The lines of one action, and the number of tasks that it has told so far."""
+
+    def __init__(self, database: Database, root: Any, deed: Deed) -> None:
+        self._database = database
+        self._root = root
+        self._keys = RootKeys(root)
+        self._deed = deed
+        self._random = self._new_random()
+        self.effects = 0
+        """Transactions with an effect."""
+        self.tasks: int | None = deed.tasks
+
+    def over(self) -> Database:
+        """The database that writes the line with the first effect."""
+        lent = self._database.lent()
+        lent.manner = _Noting(self._database.manner, self)
+        return lent
+
+    def note(self, tr: Transaction) -> None:
+        """Write the first line of the action."""
+        phase = BEGUN if self._deed.is_bulk else DONE
+        write(tr, self._keys, self._line(phase, told_values(self._before(tr))), self._random)
+
+    def end(self, *, stopped: bool = False) -> None:
+        """Write the last line of an action on many tasks, if it has had an effect."""
+        if self._deed.is_bulk and self.effects:
+            line, random = self._line(STOPPED if stopped else ENDED, {}), self._new_random()
+            run_once(self._database, self._keys, lambda tr: write(tr, self._keys, line, random))
+
+    def _new_random(self) -> bytes:
+        return self._database.runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES)
+
+    def _line(self, phase: str, before: Values) -> _Stored:
+        deed, tasks = self._deed, None if phase == BEGUN else self.tasks
+        actor = shortened(deed.actor, limits.AUDIT_TEXT_LENGTH)
+        now_us = self._database.runtime.now_us()
+        named = (deed.action, deed.queue, deed.subject)
+        return _Stored(now_us, actor, *named, phase, tasks, {**before}, {**deed.after})
+
+    def _before(self, tr: Transaction) -> Mapping[str, Any]:
+        """The values that the action changes. An action that finds no queue or task tells so by itself."""
+        deed, registry = self._deed, Registry(self._root)
+        found = registry.look(tr, deed.queue) if deed.queue else None
+        if found is None or not is_kind(found.kind):
+            return {}
+        with suppress(FdbQueueError):
+            queue = TaskQueue(self._database, registry, found)
+            if deed.subject:
+                return {"state": queue.peek(tr, deed.subject).state.name.lower()}
+            known = {**as_given(found.options), "paused": queue.paused(tr)}
+            return {name: known[name] for name in deed.after if name in known}
+        return {}
+
+
+class _Noting:
+    """The manner of a database whose first effect has a line."""
+
+    def __init__(self, manner: Manner | None, trail: Trail) -> None:
+        self._manner = manner
+        self._trail = trail
+
+    def attempts(self, database: Database, *bounds: Any) -> Attempts:
+        """`bounds`: those of a look. A call that happens once (core/once.py) has none of its own."""
+        inner = None if self._manner is None else self._manner.attempts(database, *bounds)
+        notes = None
+        if not bounds:
+            notes = None if self._trail.effects else self._trail.note
+            self._trail.effects += 1
+        return _Attempts(inner, bounds, notes)
+
+
+class _Attempts:
+    def __init__(
+        self, inner: Attempts | None, bounds: Sequence[Any], note: Callable[[Transaction], None] | None
+    ) -> None:
+        self._inner = inner
+        self._bounds = bounds
+        self._note = note
+
+    def begin(self, tr: Transaction) -> None:
+        if self._inner is not None:
+            self._inner.begin(tr)
+        elif self._bounds:
+            limit_attempts(tr.options, *self._bounds)
+            self._bounds = ()
+        if self._note is not None:
+            self._note(tr)

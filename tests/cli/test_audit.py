@@ -1,0 +1,123 @@
+"""Each action of the command line leaves a line with its effect, and `audit` lists the last ones."""
+
+import pytest
+
+from fdbqueue import TaskQueue
+from fdbqueue.core import limits
+from fdbqueue.core.database import run
+from fdbqueue.core.root_keys import RootKeys
+from fdbqueue.operate import audit
+from fdbqueue.operate.audit import Deed, Trail
+from tests.cli.shell import Within
+
+
+@pytest.fixture
+def shop(program: Within, monkeypatch: pytest.MonkeyPatch) -> Within:
+    monkeypatch.setenv("FDBQUEUE_ACTOR", "ann")
+    assert program.run("create", "shop", "--kind", "limfifottl", "--capacity", "10")[0] == 0
+    return program
+
+
+def told(program: Within, *words: str) -> list[tuple[object, ...]]:
+    names = ("actor", "action", "queue", "subject", "phase", "tasks")
+    return [tuple(row[name] for name in names) for row in program.rows("audit", *words)]
+
+
+def test_an_action_is_one_line_with_both_values(shop: Within) -> None:
+    shop.run("alter", "shop", "--capacity", "5")
+    shop.run("pause", "shop")
+    paused, altered, created = shop.rows("audit", "shop")
+    assert (paused["before"], paused["after"]) == ({"paused": "False"}, {"paused": "True"})
+    assert (altered["before"], altered["after"]) == ({"capacity": "10"}, {"capacity": "5"})
+    assert (created["action"], created["after"]["capacity"]) == ("create", "10")
+    assert shop.run("audit", "other")[1] == ""
+
+
+def test_each_task_of_a_command_has_a_line(shop: Within) -> None:
+    shop.run("put", "shop", "1", "2")
+    first, second = (row["id"] for row in shop.rows("tasks", "shop"))
+    shop.run("bury", "shop", first, second)
+    shop.run("delete", "shop", first, "0" * 32)
+    lines = told(shop, "shop")[:-1]
+    assert lines == [
+        ("ann", "delete", "shop", first, "done", 1),
+        ("ann", "bury", "shop", second, "done", 1),
+        ("ann", "bury", "shop", first, "done", 1),
+    ]
+    assert [row["before"] for row in shop.rows("audit", "-n", "2")] == [
+        {"state": "buried"},
+        {"state": "ready"},
+    ]
+
+
+def test_a_change_of_many_tells_its_end_and_number(shop: Within) -> None:
+    shop.run("put", "shop", "1", "2", "3")
+    shop.run("change", "shop", "--where", "data.card=4111", "--set", "pri=3", "--dry-run")
+    shop.run("change", "shop", "--set", "pri=3")
+    shop.run("truncate", "shop", "--yes")
+    shop.run("drop", "shop", "--yes")
+    ended = [line for line in told(shop) if line[4] == "ended"]
+    assert [(line[1], line[5]) for line in ended] == [("drop", 0), ("truncate", 3), ("change", 3)]
+    assert len(told(shop)) == 7
+
+
+def test_a_refused_command_and_usual_work_leave_none(shop: Within) -> None:
+    before = told(shop)
+    shop.run("create", "shop")
+    shop.run("drop", "shop")
+    shop.run("alter", "shop")
+    shop.run("cancel", "shop", "0" * 32)
+    shop.run("put", "shop", "1")
+    _, token, _ = shop.run("take", "shop")[1].split("\t")
+    shop.run("drop", "shop", "--yes")
+    shop.run("ack", "shop", token)
+    assert told(shop) == before
+
+
+def test_limits_and_schedules_have_lines(shop: Within) -> None:
+    shop.run("limit", "set", "api", "--slots", "2")
+    shop.run("schedule", "create", "nightly", "shop", "--every", "60", "--data", "secret")
+    shop.run("schedule", "pause", "nightly")
+    shop.run("limit", "delete", "api")
+    shop.run("limit", "delete", "api")
+    assert [line[1:4] for line in told(shop)[:-1]] == [
+        ("limit delete", "", "api"),
+        ("schedule pause", "", "nightly"),
+        ("schedule create", "shop", "nightly"),
+        ("limit set", "", "api"),
+    ]
+    assert "secret" not in shop.run("audit", "--json")[1]
+
+
+def test_the_oldest_lines_go(shop: Within, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "AUDIT_LINES", 10)
+    monkeypatch.setattr(limits, "AUDIT_CLEARED", 5)
+    with shop.opened("shop") as (db, queue):
+        for number in range(40):
+            queue.pause(Trail(db, shop.space, Deed("ann", f"pause {number}", "shop")).over())
+        keys = RootKeys(shop.space)
+        lines = run(db, lambda tr: audit.lines(tr, keys))
+        assert 10 <= len(lines) < 15
+        assert [line.action for line in lines] == [f"pause {n}" for n in range(39, 39 - len(lines), -1)]
+        assert run(db, lambda tr: int.from_bytes(tr[keys.audit_count], "little")) == len(lines)
+
+
+def test_a_wrong_clock_does_not_change_the_order(shop: Within, monkeypatch: pytest.MonkeyPatch) -> None:
+    with shop.opened("shop") as (db, queue):
+        now_us = db.runtime.now_us()
+        for number, shift in enumerate((0, 3600 * 10**6, -3600 * 10**6)):
+            monkeypatch.setattr(type(db.runtime), "now_us", lambda *_, at=now_us + shift: at)
+            queue.pause(Trail(db, shop.space, Deed("ann", str(number), "shop")).over())
+        lines = run(db, lambda tr: audit.lines(tr, RootKeys(shop.space)))
+        assert [line.action for line in lines[:3]] == ["2", "1", "0"]
+
+
+def test_plain_calls_on_the_same_queue_note_nothing(shop: Within) -> None:
+    with shop.opened("shop") as (db, queue):
+        assert isinstance(queue, TaskQueue)
+        before = told(shop)
+        trail = Trail(db, shop.space, Deed("ann", "pause", "shop"))
+        noting = trail.over()
+        queue.put(db, 1)
+        queue.peek(noting, queue.put(db, 2).id)
+        assert (told(shop), trail.effects) == (before, 0)
