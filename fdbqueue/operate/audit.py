@@ -5,19 +5,17 @@
                             is later: a clock that is wrong does not change the order
 
 An action hands its verb a database that writes the line: into the first transaction of the verb that has an
-effect. So the line is there if, and only if, the effect is. Looks before it write none. An action on many tasks
-takes many transactions: its first line tells that it has begun, and a second one its end, and the number of
+effect. So the line is there if, and only if, the effect is. Looks before it write none. An action on many
+tasks takes many transactions: its first line tells that it has begun, a second one its end and the number of
 tasks. Puts, takes and acks by programs write no line and read nothing here.
 
 A line belongs to the place where the action happened: exports and imports of queues leave it there. A copy of
 the whole root, such as a backup, has it.
 """
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from getpass import getuser
 from typing import Any, NamedTuple
 
 import msgspec
@@ -29,13 +27,11 @@ from fdbqueue.core.once import run_once
 from fdbqueue.core.registry import Registry, told_option
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.rows import readable
-from fdbqueue.core.runtime import Runtime
 from fdbqueue.core.seam import ReadTransaction, Transaction
 from fdbqueue.core.visible import shortened
 from fdbqueue.tasks.options import as_given, is_kind
 from fdbqueue.tasks.queue import TaskQueue
 
-ACTOR_VARIABLE = "FDBQUEUE_ACTOR"
 DONE, BEGUN, ENDED, STOPPED = "done", "begun", "ended", "stopped"
 Values = Mapping[str, str]
 
@@ -74,7 +70,7 @@ _stored_of = msgspec.msgpack.Decoder(_Stored).decode
 
 
 class Deed(NamedTuple):
-    """What is known of an action before it happens."""
+    """An action before it happens."""
 
     actor: str
     action: str
@@ -86,17 +82,6 @@ class Deed(NamedTuple):
     """True if it may change many tasks."""
     tasks: int | None = None
     """Their number, if it is known before."""
-
-
-def actor_of_process(runtime: Runtime) -> str:
-    """Who acts on the command line: $FDBQUEUE_ACTOR, or else user@host."""
-    if given := os.environ.get(ACTOR_VARIABLE, "").strip():
-        return given
-    try:
-        user = getuser()
-    except (OSError, KeyError):  # a container may have no name for its user
-        user = str(os.getuid())
-    return f"{user}@{runtime.host_name()}"
 
 
 def told_values(values: Mapping[str, Any]) -> dict[str, str]:
@@ -192,7 +177,7 @@ class Trail:
 
 
 class _Noting:
-    """The manner of a database whose first effect has a line."""
+    """The manner of a database that writes a line with its first effect."""
 
     def __init__(self, manner: Manner | None, trail: Trail) -> None:
         self._manner = manner

@@ -95,7 +95,7 @@ GROUP = "0" * 32
 # Commands that name no queue, or one that is there already, and make no database.
 ON_NO_QUEUE: dict[str, list[str]] = {
     **{f"group {verb}": [GROUP] for verb in ("cancel", "close", "show", "wait")},
-    **{name: [] for name in ("fleet", "group create", "group list", "limit list")},
+    **{name: [] for name in ("audit", "fleet", "group create", "group list", "limit list")},
     **{name: [] for name in ("schedule fire", "schedule list")},
     "schedule create": ["tick", "Q", "--every", "60"],
     "import file": ["exported"],

@@ -30,7 +30,7 @@ from fdbqueue.operate.cli.commands import cli
 from fdbqueue.operate.cli.exits import run
 from tests.support import wait_until
 
-FREE = {"data", "headers", "limits", "options", "result", "trace", "values", "weights"}
+FREE = {"after", "before", "data", "headers", "limits", "options", "result", "trace", "values", "weights"}
 """Fields with names of the user's own, or with those of one kind of queue."""
 LEFT_OUT = {
     **dict.fromkeys(("import fdb-layer", "import persist-queue"), "they need data of another system"),
@@ -131,6 +131,7 @@ top q -n 1 --interval 0.1
 ended q
 result q {acked}
 take q
+audit q
 touch q {token}
 release q {token}
 ack q {held}

@@ -1,20 +1,14 @@
-"""The commands that write a line of the audit, the parts of the line that their words tell, and `audit`."""
+"""The lines that a command writes into the audit: its words tell the parts of them."""
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
-from datetime import UTC, datetime
-from functools import partial
+from getpass import getuser
 from typing import Any
 
-import click
-
-from fdbqueue.core.database import Database, run
-from fdbqueue.core.root_keys import RootKeys
-from fdbqueue.operate.audit import Deed, Trail, actor_of_process, told_values
-from fdbqueue.operate.audit import lines as audits_of
-from fdbqueue.operate.cli.frame import Here, cli, command, first_option, queue_names
-from fdbqueue.operate.cli.show import Cell, Row, columns
+from fdbqueue.core.database import Database
+from fdbqueue.core.runtime import Runtime
+from fdbqueue.operate.audit import Deed, Trail, told_values
 from fdbqueue.tasks.detached import SEPARATOR
 
 _BULK = frozenset(("change", "clear", "dead kick", "drop", "import file", "kick", "release-all", "truncate"))
@@ -26,14 +20,28 @@ _OF_VERB: Mapping[str, Mapping[str, Any]] = {
     "bury": {"state": "buried"},
     "dead kick": {"state": "ready"},
 }
-"""What a command changes, if its options do not tell it."""
+"""The values after a command, if its options do not tell them."""
 _TOLD = (
     *("capacity", "ttl", "ttr", "pri", "key_concurrency", "weights", "retain_s", "attempts", "backoff"),
     *("result_ttl", "without", "kind", "codec", "partitions", "number", "slots", "rate", "per", "burst"),
     *("per_key", "rate_per_s", "into", "limit", "error", "count", "everything", "every", "expression"),
     *("timezone", "missed", "paused"),
 )
-"""Options whose values stand in the line. Data, keys, headers and texts of failures are left out."""
+"""Options with values that stand in the line. Data, keys, headers and texts of failures are left out."""
+
+
+ACTOR_VARIABLE = "FDBQUEUE_ACTOR"
+
+
+def actor_of(runtime: Runtime) -> str:
+    """The actor on the command line: $FDBQUEUE_ACTOR, or else user@host."""
+    if given := os.environ.get(ACTOR_VARIABLE, "").strip():
+        return given
+    try:
+        user = getuser()
+    except (OSError, KeyError):  # a container may have no name for its user
+        user = str(os.getuid())
+    return f"{user}@{runtime.host_name()}"
 
 
 class Audited:
@@ -60,7 +68,7 @@ class Audited:
     def over(self, database: Database) -> Iterator[Database]:
         """The database that writes the line of the command with its first effect."""
         self._database = database
-        self._deed = self._deed._replace(actor=actor_of_process(database.runtime))
+        self._deed = self._deed._replace(actor=actor_of(database.runtime))
         try:
             yield self._trail(self._deed)
         except BaseException:
@@ -83,35 +91,3 @@ class Audited:
         assert self._database is not None  # `over` comes first
         self._trails.append(Trail(self._database, self._root, deed))
         return self._trails[-1].over()
-
-
-@command(cli)
-@click.argument("queue", required=False, metavar="[QUEUE]", shell_complete=queue_names)
-@first_option
-def audit(here: Here, queue: str | None, count: int) -> None:
-    """List the last actions of operators: who did what, and when.
-
-    The latest comes first; with QUEUE, its own, also after its drop. They have acted by the dashboard or the
-    command line. An action on many tasks has a line at its beginning, and one at its end. Columns: time,
-    actor, action, queue, id or name, phase, tasks, values before and after. $FDBQUEUE_ACTOR names who acts
-    on the command line, in place of user@host.
-    """
-    with here.database() as database:
-        found = run(database, partial(audits_of, keys=RootKeys(here.root), queue=queue))
-    here.show(map(asdict, found[:count]), COLUMNS)
-
-
-def _time(row: Row) -> str:
-    return datetime.fromtimestamp(row["at"], UTC).isoformat(timespec="seconds")
-
-
-def _values(name: str) -> Cell:
-    return lambda row: ", ".join(f"{one}={value}" for one, value in row[name].items())
-
-
-COLUMNS = columns(
-    **columns(at=_time),
-    **columns("actor", "action", "queue", "subject", "phase", "tasks"),
-    before=_values("before"),
-    after=_values("after"),
-)

@@ -36,6 +36,7 @@ from fdbqueue.operate.cli.frame import (
     values_of,
     yes_option,
 )
+from fdbqueue.operate.cli.redacting import seen
 from fdbqueue.operate.cli.session import CREATE_DATABASE
 from fdbqueue.operate.cli.show import Cell, Row, cell_of, columns, paged, span, task_row, time_in, told_data
 from fdbqueue.operate.cli.wording import line_of
@@ -447,7 +448,11 @@ def _tell(here: Here, database: Database, found: Schedule, done: str) -> None:
 def _schedule_row(found: ScheduleStatus, now: float) -> Row:
     """Return a schedule as a row with the names of its attributes, and the time until it is due."""
     in_s = None if found.due is None else found.due - now
-    return {**asdict(found), "data": told_data(found.data), "in_s": in_s}
+    options = {
+        name: seen(name, value) if name == "headers" else value for name, value in found.options.items()
+    }
+    data = told_data(seen("data", found.data))
+    return {**asdict(found), "data": data, "options": options, "in_s": in_s}
 
 
 def _time(seconds: float | None) -> str:

@@ -11,6 +11,7 @@ from fdbqueue.core.signals import Interrupted
 from fdbqueue.core.visible import counted
 from fdbqueue.operate.cli.exits import say
 from fdbqueue.operate.cli.frame import Here, cli, command, key_in, queue_argument, values_of
+from fdbqueue.operate.cli.redacting import require_open
 from fdbqueue.operate.cli.show import PLAIN_EVERY_S, Row, columns, json_in, task_row
 from fdbqueue.tasks.selected import ChangedTasks
 
@@ -85,6 +86,8 @@ def change_where(
     options: Mapping[str, Any] | None = None,
 ) -> None:
     """Change the tasks that match, step by step. A signal takes effect between two steps."""
+    for name, _ in where:
+        require_open(f"--where {name}", name)
     filters = {name: _value(name, text) for name, text in where}
     if len(filters) < len(where):
         raise click.UsageError("--where names a filter twice")

@@ -37,7 +37,7 @@ COMMANDS: Mapping[str, Named] = {
         "ack": "leases: Remove a task that is done.",
         "alter": "alter: Change options of QUEUE while it is used.",
         "aside": "items: List the values of QUEUE that could not be read and were set aside.",
-        "audit": "auditing: List the last actions of operators: who did what, and when.",
+        "audit": "audit: List the last actions of operators: their times, actors and values.",
         "bury": "leases: Bury tasks: they are not taken until `kick`.",
         "cancel": "tasks: End tasks.",
         "change": "changing: Give waiting tasks of QUEUE that match other options, or move them to another queue.",

@@ -14,11 +14,13 @@ import click
 from fdbqueue.core import limits
 from fdbqueue.core.database import Database
 from fdbqueue.core.errors import NotBuried, TaskNotFound
+from fdbqueue.core.redaction import whole
 from fdbqueue.core.signals import Interrupted
-from fdbqueue.core.task import Failure
+from fdbqueue.core.task import Failure, Task, TaskState
 from fdbqueue.core.visible import visible
 from fdbqueue.operate.cli.exits import Refused, say
 from fdbqueue.operate.cli.frame import Here, again, command, first_option, group, queue_argument, values_of
+from fdbqueue.operate.cli.redacting import in_environment, require_open, seen_failures
 from fdbqueue.operate.cli.session import Place
 from fdbqueue.operate.cli.show import (
     PLAIN_EVERY_S,
@@ -35,8 +37,17 @@ from fdbqueue.operate.cli.tasks import id_argument, refusing_missing
 from fdbqueue.tasks.dead_letters import RATE_PER_S, DeadLetters
 from fdbqueue.tasks.redrive import DeadLetter, FailureClass, Redrive, RedriveState
 
+
+def _searched(_: click.Context, __: click.Parameter, text: str | None) -> str | None:
+    if text is not None:
+        require_open("--match")
+    return text
+
+
 error_option = click.option("--error", metavar="CLASS", help='of this class; "" for no failure')
-match_option = click.option("--match", "text", metavar="TEXT", help="with TEXT in their last failure")
+match_option = click.option(
+    "--match", "text", metavar="TEXT", callback=_searched, help="with TEXT in their last failure"
+)
 NO_ERROR, OTHERS = "(no failure)", "(other classes)"
 
 
@@ -66,7 +77,7 @@ def classes(here: Here, queue: str, count: int) -> None:
     with letters_of(here, queue) as (database, letters):
         now = database.runtime.now()
         found = letters.classes(database, count)
-        rows = ({**asdict(one), **_failure(one, now)} for one in found)
+        rows = ({**asdict(one), **_failure(one, None, now)} for one in found)
         here.show(rows, CLASS_COLUMNS)
 
 
@@ -81,15 +92,20 @@ def list_(here: Here, queue: str, error: str | None, text: str | None, count: in
         read, now = partial(letters.tasks, database, error=error, text=text), database.runtime.now()
         found = paged(read, count, f"more tasks may follow the first {count}")
         rows = (  # the options after the tasks: a session of the shell may not have met a change yet
-            {**task_row(one.task, letters.options), "error": one.error, **_failure(one, now)} for one in found
+            {**task_row(one.task, letters.options), "error": one.error, **_failure(one, one.task, now)}
+            for one in found
         )
         here.show(rows, LETTER_COLUMNS)
 
 
-def _failure(found: FailureClass | DeadLetter, now: float) -> Row:
+def _failure(found: FailureClass | DeadLetter, task: Task | None, now: float) -> Row:
+    """The failure of a task. That of a class is hidden by any redaction, as its task is not read."""
     if found.failure is None:
         return {"failure": None, "age_s": None}
-    return {"failure": asdict(found.failure), "age_s": max(0.0, now - found.failure.when)}
+    redaction = whole() if task is None and in_environment() else in_environment()
+    known = task or Task("", TaskState.BURIED, None)
+    [failure] = [found.failure] if redaction is None else redaction.failures(known, [found.failure])
+    return {"failure": asdict(failure), "age_s": max(0.0, now - failure.when)}
 
 
 @command(dead, queue_argument, id_argument, name="show")
@@ -99,7 +115,8 @@ def show_(here: Here, queue: str, id_: str) -> None:
     With --json, one object has the task and its failures.
     """
     with here.tasks(queue) as (database, found), refusing_missing(database, found, id_):
-        row, failures = task_row(found.peek(database, id_), found.options), found.failures(database, id_)
+        task, failures = found.peek(database, id_), found.failures(database, id_)
+        row, failures = task_row(task, found.options), [*seen_failures(task, failures)]
     if here.as_json:
         here.print({**row, "history": [asdict(failure) for failure in failures]})
         return

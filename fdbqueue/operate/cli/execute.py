@@ -223,7 +223,7 @@ def _size_of(file: IO[bytes]) -> int:
 
 def _line_of(task: HeldTask) -> bytes:
     options = {} if task.hold is None else task.hold.queue.options
-    return line_of(task_row(task, options))
+    return line_of(task_row(task, options, whole=True))
 
 
 class Execute:

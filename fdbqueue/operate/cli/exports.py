@@ -25,6 +25,7 @@ from fdbqueue.operate.cli.frame import (
     queue_argument,
     queue_names,
 )
+from fdbqueue.operate.cli.redacting import require_open
 from fdbqueue.operate.cli.session import CREATE_HERE, CREATE_TASKS, NoDatabase, Place, did_you_mean
 from fdbqueue.operate.exports.exporting import Export, Exported
 from fdbqueue.operate.exports.file import FinishedFile
@@ -80,6 +81,7 @@ def export(here: Here, path: str, queues: tuple[str, ...], in_use: bool, leave_o
     """
     if path == "-":
         raise click.BadParameter("an export goes on in its file, so it needs one", param_hint="FILE")
+    require_open("export")
     with here.database() as database:
         for name in queues:
             here.definition(database, name, CREATE_TASKS)

@@ -47,6 +47,7 @@ from fdbqueue.operate.cli.frame import (
     values_of,
     yes_option,
 )
+from fdbqueue.operate.cli.redacting import require_open, seen
 from fdbqueue.operate.cli.session import CREATE_HERE, ELEMENT_KINDS, Place
 from fdbqueue.operate.cli.show import Row, columns, paged, task_row
 from fdbqueue.operate.cli.wording import LineReader, line_of, option_named
@@ -262,7 +263,7 @@ def peek(here: Here, queue: str) -> None:
         value = found.peek(database, _NOTHING)
     if value is _NOTHING:
         raise Refused(f"{queue!r} is empty")
-    here.out().print(_line(here)(value))
+    here.out().print(_line(here)(seen("data", value)))
 
 
 def _line(here: Here) -> Line:
@@ -376,6 +377,7 @@ def aside(
     of the key first, then those of the payload. If only the payload of a task cannot be read, the task is
     buried instead: see `tasks --state buried`.
     """
+    require_open("aside")
     with here.database() as database:
         found = _queue(here, database, queue)
         if path is not None:

@@ -66,7 +66,7 @@ def take(here: Here, queue: str, ttr: float | None, wait_s: float) -> None:
             try:
                 held = detached(found, database, task, ttr, os.getppid())
                 token = token_of(held.id, held.token)
-                row = {"token": token, **task_row(held, found.options)}
+                row = {"token": token, **task_row(held, found.options, whole=True)}
                 words = f"{held.id}\t{token}\t".encode() + line_of(held.data)
                 out.print(line_of(row) if here.as_json else words)
             except BaseException:  # the token is lost

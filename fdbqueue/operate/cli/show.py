@@ -24,6 +24,7 @@ from fdbqueue.core.visible import span as span
 from fdbqueue.core.visible import visible
 from fdbqueue.operate import cli as late_cli
 from fdbqueue.operate.cli.exits import LineWriter, require_stdout, say
+from fdbqueue.operate.cli.redacting import in_environment, seen_failures
 from fdbqueue.operate.cli.session import ELEMENT_KINDS, Place
 from fdbqueue.operate.cli.wording import line_of
 from fdbqueue.queues import recipe
@@ -117,11 +118,14 @@ STATES: Mapping[str, TaskState] = {
 _HELD = ("id", "key", "attempts", "taken", "until", "progress", "cancel_asked", "session", "handed_to")
 
 
-def task_row(task: Task, options: Mapping[str, Any]) -> dict[str, Any]:
+def task_row(task: Task, options: Mapping[str, Any], *, whole: bool = False) -> dict[str, Any]:
     """Return a task as a row with the names of its attributes; the state is a word.
 
-    `options`: those of its queue, which may say its number of attempts.
+    `options`: those of its queue, which may say its number of attempts. `whole`: for its consumer, without a
+    redaction.
     """
+    if not whole and (redaction := in_environment()) is not None:
+        task = redaction.task(task)
     most, source = late.attempts.number_for(task, options)
 
     def same(names: str) -> dict[str, Any]:
@@ -218,7 +222,8 @@ def history_row(database: Database, queue: "TaskQueue", task: Task) -> dict[str,
     """Return the failures that are kept with the task, the oldest first, and the names of its done steps."""
     row: dict[str, Any] = {"history": [], "steps_done": []}
     with suppress(TaskNotFound, RecordUnreadable):
-        row["history"] = [asdict(one) for one in queue.failures(database, task)] if task.attempts else []
+        found = queue.failures(database, task) if task.attempts else []
+        row["history"] = [asdict(one) for one in seen_failures(task, found)]
     with suppress(TaskNotFound, RecordUnreadable):  # apart: unreadable failures hide no steps
         row["steps_done"] = queue.steps(database, task) if task.steps else []
     return row

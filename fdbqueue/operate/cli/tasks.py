@@ -26,6 +26,7 @@ from fdbqueue.operate.cli.frame import (
     queue_argument,
     yes_option,
 )
+from fdbqueue.operate.cli.redacting import in_environment, seen
 from fdbqueue.operate.cli.show import (
     STATES,
     Row,
@@ -126,7 +127,8 @@ def explain(here: Here, queue: str, id_: str | None) -> None:
             say(f"the first task that waits is {id_}")
         with refusing_missing(database, found, id_):
             explanation = found.explain(database, id_)
-            row = task_row(explanation.task, found.options)
+            row, redaction = task_row(explanation.task, found.options), in_environment()
+            explanation = explanation if redaction is None else redaction.explanation(explanation)
     if here.as_json:
         # asdict copies, and the data of a task may be an object that cannot be copied.
         rest = asdict(replace(explanation, task=Task("", TaskState.DONE, None)))
@@ -186,7 +188,7 @@ def result(here: Here, queue: str, id_: str, wait_s: float, forget: bool) -> Non
     With --json, an object has the `id` of the task and its `result`.
     """
     with here.tasks(queue) as (database, found):
-        value = found.result(database, id_, wait_s)
+        value = seen("result", found.result(database, id_, wait_s))
         here.print({"id": id_, "result": value} if here.as_json else value)
         if forget:
             found.forget_result(database, id_)

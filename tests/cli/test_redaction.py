@@ -1,0 +1,145 @@
+"""A hidden value is in no answer of the command line, and commands that would tell it are refused."""
+
+import json
+
+import pytest
+
+from fdbqueue import Failure, Queue, TaskQueue
+from fdbqueue.core.errors import InvalidArgument
+from fdbqueue.core.redaction import HIDDEN, redaction_of, whole
+from fdbqueue.core.task import Task, TaskState
+from tests.cli.shell import Within
+
+SECRET, TOKEN = '4111-"é"-1111', "s3cr3t-t0ken"
+PATHS = "data.card, data.cards.number,headers.token,result"
+DATA = {"card": SECRET, "name": "ann", "cards": [{"number": SECRET, "kind": "visa"}]}
+LOOKS = """
+tasks q
+tasks q --state buried
+tasks q --state taken
+tasks q --state delayed
+explain q {buried}
+explain q {ready}
+dead classes q
+dead list q
+dead show q {buried}
+change q --set pri=3 --dry-run
+change q --set pri=3
+result q {acked}
+ended q
+stats q
+top q -n 1 --interval 0.1
+schedule list
+schedule show tick
+peek plain
+verify
+doctor
+pause q
+resume q
+dead kick q {buried}
+bury q {ready}
+kick q
+delete q {ready}
+cancel q {delayed}
+audit
+"""
+REFUSED = """
+change q --where data.card=x --dry-run --set pri=1
+change q --where data.cards=x --dry-run --set pri=1
+change q --where headers.token=x --dry-run --set pri=1
+delete q --where data=x
+dead list q --match 4111
+dead kick q --match 4111
+redrive start q --match 4111
+aside q
+export file q
+"""
+
+
+@pytest.fixture
+def ids(program: Within, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    assert program.run("create", "q", "--kind", "fifottl", "--retain", "100")[0] == 0
+    ids = {}
+    with program.opened() as (db, queue):
+        assert isinstance(queue, TaskQueue)
+        for name in ("acked", "buried", "taken"):
+            ids[name] = queue.put(db, DATA, headers={"token": TOKEN}, result_ttl=100).id
+            task = queue.take(db, 0)
+            assert task is not None
+            if name == "acked":
+                queue.ack(db, task, result={"card": SECRET})
+            elif name == "buried":
+                told = f"the card {SECRET} of {DATA} with {json.dumps(TOKEN)}"
+                queue.bury(db, task, failure=Failure("Declined", told, f"Traceback\n {told}"))
+            else:
+                queue.detach(db, task, 1_000)
+        ids["ready"] = queue.put(db, DATA, headers={"token": TOKEN}).id
+        ids["delayed"] = queue.put(db, DATA, delay=60).id
+        Queue.named(db, "plain", root=program.space).enqueue(db, DATA)
+    data = json.dumps(DATA)
+    made = ("schedule", "create", "tick", "q", "--every", "60", "--data", data, "--header")
+    assert program.run(*made, f"token={TOKEN}")[0] == 0
+    monkeypatch.setenv("FDBQUEUE_REDACT", PATHS)
+    return ids
+
+
+def test_no_look_tells_a_hidden_value(program: Within, ids: dict[str, str]) -> None:
+    forms = {SECRET, json.dumps(SECRET)[1:-1], json.dumps(SECRET, ensure_ascii=False)[1:-1], TOKEN, "1111"}
+    stars = 0
+    for line in LOOKS.format(**ids).strip().splitlines():
+        for more in ((), ("--json",)):
+            status, out, err = program.run(*line.split(), *more)
+            assert status in (0, 1), (line, err)
+            assert not [form for form in forms if form in out + err], (line, out, err)
+            stars += (out + err).count(HIDDEN)
+    assert stars > 30
+
+
+def test_commands_that_would_tell_are_refused(program: Within, ids: dict[str, str]) -> None:
+    for line in REFUSED.strip().splitlines():
+        status, out, err = program.run(*line.split())
+        assert (status, out, "FDBQUEUE_REDACT" in err) == (1, "", True), (line, err)
+    assert program.run("change", "q", "--where", "data.name=ann", "--set", "pri=1", "--dry-run")[0] == 0
+
+
+def test_consumers_get_the_whole_task(program: Within, ids: dict[str, str]) -> None:
+    [taken] = program.rows("take", "q")
+    assert (taken["data"], taken["headers"]) == (DATA, {"token": TOKEN})
+    assert program.rows("get", "plain")[0]["data"] == DATA
+
+
+def test_a_wrong_path_is_refused(program: Within, monkeypatch: pytest.MonkeyPatch) -> None:
+    program.run("create", "q")
+    program.run("put", "q", "1")
+    for paths in ("card", "data..card", "dat.card", "key"):
+        monkeypatch.setenv("FDBQUEUE_REDACT", paths)
+        assert "FDBQUEUE_REDACT must be" in program.mistake("tasks", "q")
+    for wrong in ("data.card", [1], 7, ["data."]):
+        with pytest.raises(InvalidArgument):
+            redaction_of(wrong)
+    assert redaction_of([]) is redaction_of(None) is None
+
+
+def test_a_rule_decides_and_hides_when_it_fails(caplog: pytest.LogCaptureFixture) -> None:
+    task = Task("1", TaskState.READY, {"a": 1234, "b": [5678, "x"]}, headers={"h": "long"})
+    by_rule = redaction_of(lambda path, value: value == 1234 or path == "headers.h")
+    assert by_rule is not None
+    seen = by_rule.task(task)
+    assert (seen.data, seen.headers) == ({"a": HIDDEN, "b": [5678, "x"]}, {"h": HIDDEN})
+    assert by_rule.texts(task)("1234 and 5678, long") == f"{HIDDEN} and 5678, {HIDDEN}"
+    for wrong in (lambda *_: 1 / 0, lambda *_: None, lambda: False):
+        broken = redaction_of(wrong)
+        assert broken is not None
+        assert broken.task(task).data == HIDDEN
+    assert "redact has failed at data" in caplog.text
+    assert "1234" not in caplog.text
+
+
+def test_a_payload_without_parts_is_hidden_whole() -> None:
+    paths = redaction_of(["data.card"])
+    assert paths is not None
+    closed = Task("1", TaskState.BURIED, b'{"card": 1}')
+    assert paths.task(closed).data == paths.texts(closed)("card 1") == HIDDEN
+    assert paths.task(Task("1", TaskState.BURIED, "text")).data == "text"
+    task = Task("1", TaskState.READY, {"a": 1}, headers={"h": "x"})
+    assert whole().task(task).data == whole().texts(task)("anything") == HIDDEN
