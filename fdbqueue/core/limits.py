@@ -316,6 +316,8 @@ ALTERATIONS_MAX = 20
 # Lines that the audit of a root keeps, and the oldest ones that an action clears at once when there are more.
 AUDIT_LINES = 1_000
 AUDIT_CLEARED = 50
+# Lines of the page of the audit.
+AUDIT_SHOWN = 200
 # Characters of a value before or after an action, and of the name of who acts.
 AUDIT_TEXT_LENGTH = 200
 # Tasks that one sweep moves (due, expired, lease over); VERB_BATCH: tasks that a verb over many changes in

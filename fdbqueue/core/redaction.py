@@ -1,16 +1,15 @@
 """Redaction: parts of tasks that are hidden from people at a dashboard or a command line.
 
-A rule decides about each part by its path, such as `data.card` or `headers.token`; the elements of a list have
-the path of the list. A hidden part is shown as `***`, with all that lies below it. A text of a failure may
-repeat a hidden value, so it is hidden there, too. A payload without parts, such as bytes, is hidden as a whole,
-if a path goes into it. Nothing that is stored changes.
+A rule decides about each part by its path, such as `data.card` or `headers.token`; the elements of a list
+have the path of the list. A hidden part is shown as `***`, with all that lies below it. A text of a failure
+may repeat a hidden value, so it is hidden there, too. A payload without parts, such as bytes, is hidden as a
+whole, if a path goes into it. Nothing that is stored changes.
 """
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
-
-import msgspec
 
 from fdbqueue.core.errors import InvalidArgument
 from fdbqueue.core.logger import logger
@@ -130,7 +129,8 @@ def _forms(value: Any) -> set[str]:
         value = value.decode(errors="replace")
     if not isinstance(value, str):
         return {str(value)}
-    return {value, repr(value)[1:-1], msgspec.json.encode(value).decode()[1:-1]} - {""}
+    spelled = {value, repr(value)[1:-1], json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]}
+    return spelled - {""}
 
 
 def redaction_of(given: Any) -> Redaction | None:
@@ -138,8 +138,8 @@ def redaction_of(given: Any) -> Redaction | None:
 
     Raises: InvalidArgument.
     """
-    if given is None:
-        return None
+    if given is None or isinstance(given, Redaction):
+        return given
     if callable(given):
         return Redaction(given)
     wanted = f"a function, or a list of paths that begin with {', '.join(ROOTS)}"

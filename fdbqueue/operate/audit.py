@@ -34,6 +34,14 @@ from fdbqueue.tasks.queue import TaskQueue
 
 DONE, BEGUN, ENDED, STOPPED = "done", "begun", "ended", "stopped"
 Values = Mapping[str, str]
+AFTER: Mapping[str, Mapping[str, Any]] = {
+    "pause": {"paused": True},
+    "resume": {"paused": False},
+    **{name: {"state": name} for name in ("cancel", "delete", "complete", "fail")},
+    "bury": {"state": "buried"},
+    "dead kick": {"state": "ready"},
+}
+"""The values after an action, if its options do not tell them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,14 +95,16 @@ def test_no_look_tells_a_hidden_value(program: Within, ids: dict[str, str]) -> N
     assert stars > 30
 
 
-def test_commands_that_would_tell_are_refused(program: Within, ids: dict[str, str]) -> None:
+@pytest.mark.usefixtures("ids")
+def test_commands_that_would_tell_are_refused(program: Within) -> None:
     for line in REFUSED.strip().splitlines():
         status, out, err = program.run(*line.split())
         assert (status, out, "FDBQUEUE_REDACT" in err) == (1, "", True), (line, err)
     assert program.run("change", "q", "--where", "data.name=ann", "--set", "pri=1", "--dry-run")[0] == 0
 
 
-def test_consumers_get_the_whole_task(program: Within, ids: dict[str, str]) -> None:
+@pytest.mark.usefixtures("ids")
+def test_consumers_get_the_whole_task(program: Within) -> None:
     [taken] = program.rows("take", "q")
     assert (taken["data"], taken["headers"]) == (DATA, {"token": TOKEN})
     assert program.rows("get", "plain")[0]["data"] == DATA

@@ -8,7 +8,7 @@ from fdb.subspace_impl import Subspace
 
 from fdbqueue import Database, DeadLetters, Failure, TaskQueue
 from fdbqueue.core import limits
-from fdbqueue.operate.dashboard.app import QUEUE_ACTIONS, TASK_ACTIONS
+from fdbqueue.operate.dashboard.actions import QUEUE_ACTIONS, TASK_ACTIONS
 from tests.dashboard.conftest import NAME, Served
 from tests.dashboard.support import browsing, path_of
 from tests.support import wait_until

@@ -4,12 +4,14 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
+from starlette.requests import Request
 
 import fdbqueue
 from fdbqueue import Database, Figures, Overview, TaskQueue
 from fdbqueue.core import limits
 from fdbqueue.operate.dashboard.guard import Access, Room
 from fdbqueue.operate.dashboard.rendering import Renderer, Sampler, Streams
+from fdbqueue.operate.dashboard.roles import Roles
 from tests.dashboard.conftest import NAME, Served
 from tests.dashboard.support import browsing
 from tests.tasks.support import StillClock
@@ -59,6 +61,10 @@ def test_pages_within_two_seconds_share_a_look(many: tuple[Database, Trips]) -> 
         assert trips.count == before
 
 
+def request_at(path: str) -> Request:
+    return Request({"type": "http", "headers": [], "root_path": path})
+
+
 def test_streams_share_one_look(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     looks = []
     figures = Overview.figures
@@ -71,11 +77,11 @@ def test_streams_share_one_look(served: Served, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(limits, "DASHBOARD_LOOK_EVERY_S", 0.01)
 
     async def watch() -> list[bytes]:
-        room, renderer = Room(served.db), Renderer(Access(b""))
-        streams = Streams(Sampler(room), renderer)
+        room, renderer = Room(served.db), Renderer(Access(b""), Roles())
+        streams = Streams(Sampler(room), renderer, Roles())
 
         async def one(queue: str | None) -> list[bytes]:
-            return [event async for event in streams._events("/at", queue)]
+            return [event async for event in streams._events(request_at("/at"), queue)]
 
         async def end() -> None:
             while not looks:
@@ -97,9 +103,9 @@ def test_streams_share_one_look(served: Served, monkeypatch: pytest.MonkeyPatch)
 
 def test_a_stream_tells_that_the_database_is_silent() -> None:
     async def watch(db: Database) -> bytes:
-        streams = Streams(Sampler(Room(db)), Renderer(Access(b"")))
+        streams = Streams(Sampler(Room(db)), Renderer(Access(b""), Roles()), Roles())
         db.close()
-        events = streams._events("", None)
+        events = streams._events(request_at(""), None)
         await anext(events)
         said = await anext(events)
         streams.close()

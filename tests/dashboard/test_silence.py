@@ -49,7 +49,7 @@ def test_transactions_of_actions_end_in_time(monkeypatch: pytest.MonkeyPatch) ->
     with fdbqueue.open("memory:") as db:
         TaskQueue.create(db, "q")
         with browsing(db, write=True) as browser:
-            monkeypatch.setattr("fdbqueue.operate.dashboard.app.TaskQueue.pause", _never)
+            monkeypatch.setattr("fdbqueue.operate.dashboard.actions.TaskQueue.pause", _never)
             assert "timed out" in browser.post("/queues/q/pause", 503, sure="yes").text
 
 

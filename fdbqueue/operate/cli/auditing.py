@@ -8,19 +8,11 @@ from typing import Any
 
 from fdbqueue.core.database import Database
 from fdbqueue.core.runtime import Runtime
-from fdbqueue.operate.audit import Deed, Trail, told_values
+from fdbqueue.operate.audit import AFTER, Deed, Trail, told_values
 from fdbqueue.tasks.detached import SEPARATOR
 
 _BULK = frozenset(("change", "clear", "dead kick", "drop", "import file", "kick", "release-all", "truncate"))
 """Commands on many tasks: a line at the beginning, and one at the end."""
-_OF_VERB: Mapping[str, Mapping[str, Any]] = {
-    "pause": {"paused": True},
-    "resume": {"paused": False},
-    **{name: {"state": name} for name in ("cancel", "delete", "complete", "fail")},
-    "bury": {"state": "buried"},
-    "dead kick": {"state": "ready"},
-}
-"""The values after a command, if its options do not tell them."""
 _TOLD = (
     *("capacity", "ttl", "ttr", "pri", "key_concurrency", "weights", "retain_s", "attempts", "backoff"),
     *("result_ttl", "without", "kind", "codec", "partitions", "number", "slots", "rate", "per", "burst"),
@@ -59,7 +51,7 @@ class Audited:
             path,
             arguments.get("queue") or "",
             subject,
-            told_values({**_OF_VERB.get(path, {}), **given}),
+            told_values({**AFTER.get(path, {}), **given}),
             bool(arguments.get("where")) or (path in _BULK and not arguments.get("ids")),
             1 if "id_" in arguments else None,
         )

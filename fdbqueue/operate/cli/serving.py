@@ -14,6 +14,7 @@ from fdbqueue.core.runtime import RealRuntime
 from fdbqueue.fleet.logs import logging_at
 from fdbqueue.operate.cli.exits import CommandError, say
 from fdbqueue.operate.cli.frame import PORTS, Here, UsablePath, cli, command, queue_names
+from fdbqueue.operate.cli.redacting import in_environment
 from fdbqueue.operate.cli.session import CONNECT_TIMEOUT_S
 
 TOKEN_VARIABLE = "FDBQUEUE_DASHBOARD_TOKEN"
@@ -90,7 +91,13 @@ def dashboard(
     with logging_at("info"), here.database(timeout_s=None) as database:
         with _listening(host, port):
             app = serving.create_app(
-                database, write=write, token=token, names=(*own, *names), place=here.url, root=here.root
+                database,
+                write=write,
+                token=token,
+                names=(*own, *names),
+                place=here.url,
+                root=here.root,
+                redact=in_environment(),
             )
             listening = serving.listener(host, port)
         with listening:

@@ -4,8 +4,6 @@ Pages: from a request to a look at the database, to a view, to a template.
 
 Posting: from a form to a confirmation, to an action, to the page that shows its outcome. Without `sure`, a
 form gets the page that asks. So every action has its confirmation, also without a script.
-
-Actions: what a form may do to a queue or a task, each with the sentence of its confirmation.
 """
 
 import asyncio
@@ -13,13 +11,12 @@ import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import urlencode
 
 import anyio
-import msgspec
 import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -31,277 +28,69 @@ from starlette.staticfiles import StaticFiles
 
 from fdbqueue.core import limits
 from fdbqueue.core.arguments import checked_instance
-from fdbqueue.core.database import Database, as_database
+from fdbqueue.core.database import as_database
 from fdbqueue.core.errors import FdbQueueError, InvalidArgument
 from fdbqueue.core.logger import logger
-from fdbqueue.core.root_keys import DEFAULT_ROOT
+from fdbqueue.core.redaction import Redaction
+from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.core.seam import AnyDatabase
-from fdbqueue.core.visible import counted, shown
+from fdbqueue.core.visible import shown
+from fdbqueue.operate.audit import AFTER, Deed, Trail, lines, told_values
+from fdbqueue.operate.dashboard.actions import (
+    QUEUE_ACTIONS,
+    TASK_ACTIONS,
+    TOLD,
+    UNTOLD,
+    Action,
+    Target,
+    performed,
+)
 from fdbqueue.operate.dashboard.charts import chronicle_view
 from fdbqueue.operate.dashboard.guard import COOKIE, Access, DatabaseSilent, FormRefused, Guard, Room, form_of
 from fdbqueue.operate.dashboard.looks import (
     ENDED,
     STATES,
+    ChronicleLook,
+    DeadLook,
+    QueueLook,
+    TaskLook,
     see_chronicle,
     see_dead,
     see_queue,
     see_task,
 )
 from fdbqueue.operate.dashboard.rendering import Failures, Net, Renderer, Sampler, Streams
+from fdbqueue.operate.dashboard.roles import (
+    ACT,
+    LOOK,
+    PAYLOADS,
+    PURGE,
+    Actor,
+    Authorize,
+    Roles,
+    hidden_in,
+    roles_of,
+)
 from fdbqueue.operate.dashboard.views import DeadView, name_in, queue_view, segment, task_view
-from fdbqueue.tasks.dead_letters import RATE_PER_S, DeadLetters
-from fdbqueue.tasks.queue import TaskQueue
+from fdbqueue.tasks.dead_letters import DeadLetters
 from fdbqueue.tasks.redrive import RedriveState, RedriveStep
 
-Form = Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """The queue, and for an action on a task its id."""
-
-    database: Database
-    root: Any
-    queue: str
-    id: str = ""
-
-    def tasks(self) -> TaskQueue:
-        return TaskQueue.open(self.database, self.queue, root=self.root)
-
-    def letters(self) -> DeadLetters:
-        return DeadLetters.open(self.database, self.queue, root=self.root)
-
-
-@dataclass(frozen=True, slots=True)
-class Field:
-    name: str
-    label: str
-    default: str = ""
-    help: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Action:
-    """One action. `perform` returns the sentence that tells its outcome."""
-
-    name: str
-    label: str
-    """The text of its button."""
-    asks: str
-    """The sentence of its confirmation."""
-    perform: Callable[[Target, Form], str]
-    is_dangerous: bool = False
-    """True if it cannot be undone."""
-    fields: tuple[Field, ...] = ()
-    """Fields of its confirmation."""
-    drives: bool = False
-    """True if a redrive may have tasks to move afterwards."""
-
-
-def _told(act: Callable[[Target], object], outcome: str) -> Callable[[Target, Form], str]:
-    def perform(target: Target, _: Form) -> str:
-        act(target)
-        return outcome
-
-    return perform
-
-
-def _kick(target: Target, form: Form) -> str:
-    count = whole(form, "count", 1, limits.BATCH_ITEMS_MAX)
-    return f"{counted(target.tasks().kick(target.database, count), 'task')} kicked."
-
-
-def _kick_class(target: Target, form: Form) -> str:
-    letters, error, text = target.letters(), form.get("error"), form.get("text") or None
-    kicked, after = letters.kick_some(target.database, error=error, text=text)
-    while after is not None and kicked < limits.KICKED_MAX:
-        more, after = letters.kick_some(target.database, error=error, text=text, after=after)
-        kicked += more
-    rest = "" if after is None else " Others are left: a redrive moves all."
-    return f"{counted(kicked, 'task')} kicked.{rest}"
-
-
-def _redrive(target: Target, form: Form) -> str:
-    limit = form.get("limit", "").strip()
-    target.letters().begin_redrive(
-        target.database,
-        error=form.get("error"),
-        text=form.get("text") or None,
-        rate_per_s=rate(form),
-        into=form.get("into", "").strip() or None,
-        limit=whole(form, "limit", 1, 10**12) if limit else None,
-    )
-    return "The redrive has begun."
-
-
-def _stop_redrive(target: Target, _: Form) -> str:
-    stopped = target.letters().stop_redrive(target.database)
-    return f"The redrive is stopped: {counted(stopped.moved, 'task')} moved."
-
-
-def _cancel(target: Target, _: Form) -> str:
-    task = target.tasks().cancel(target.database, target.id)
-    if task.cancel_asked is None:
-        return "The task is cancelled."
-    return "The task is marked: its handler learns of the cancel at its next heartbeat."
-
-
-def _complete(target: Target, form: Form) -> str:
-    queue, text = target.tasks(), form.get("result", "").strip()
-    queue.complete(target.database, target.id, edited(queue, text) if text else None)
-    return "The task is completed."
-
-
-def _fail(target: Target, form: Form) -> str:
-    target.tasks().fail(target.database, target.id, form.get("reason", "").strip())
-    return "The attempt has failed: the task is ready again."
-
-
-def _edit(target: Target, form: Form) -> str:
-    letters, kick = target.letters(), form.get("kick") == "yes"
-    letters.edit(target.database, target.id, edited(letters, form.get("data", "")), kick=kick)
-    return "The task has the new data, and is ready." if kick else "The task has the new data."
-
-
-def edited(queue: DeadLetters | TaskQueue, text: str) -> Any:
-    if queue.options.get("codec") == "bytes":
-        return text.replace("\r\n", "\n").encode()
-    try:
-        return msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError, UnicodeError):
-        raise InvalidArgument(name="the data", wanted="JSON (a text needs its quotes)", got=text) from None
-
-
-def whole(form: Form, name: str, least: int, most: int) -> int:
-    text = form.get(name, "").strip()
-    if not (text.isascii() and text.isdigit() and len(text) <= 15 and least <= int(text) <= most):
-        raise InvalidArgument(name=name, wanted=f"a whole number from {least:,} to {most:,}", got=text)
-    return int(text)
-
-
-def rate(form: Form) -> float:
-    text = form.get("rate", "").strip() or str(RATE_PER_S)
-    try:
-        found = float(text)
-    except ValueError:
-        found = 0.0
-    if not 0 < found <= 1e9:
-        raise InvalidArgument(name="rate", wanted="a positive number of tasks a second", got=text)
-    return found
-
-
-_COUNT = Field("count", "Number of tasks", "100", "the first ones, in order")
-_TEXT = Field("text", "Text in the last failure", help="empty for all")
-QUEUE_ACTIONS = {
-    action.name: action
-    for action in (
-        Action(
-            "pause",
-            "Pause",
-            "No task of this queue will be taken until it is resumed.",
-            _told(lambda t: t.tasks().pause(t.database), "Paused: no task is taken until it is resumed."),
-        ),
-        Action(
-            "resume",
-            "Resume",
-            "Tasks of this queue will be taken again.",
-            _told(lambda t: t.tasks().resume(t.database), "Resumed: tasks are taken again."),
-        ),
-        Action("kick", "Kick", "Buried tasks become ready, at once.", _kick, fields=(_COUNT,)),
-        Action("kick-class", "Kick all", "All buried tasks that match become ready, at once.", _kick_class),
-        Action(
-            "redrive",
-            "Redrive",
-            "Buried tasks that match go back at a bounded rate.",
-            _redrive,
-            fields=(
-                Field("rate", "Tasks a second", f"{RATE_PER_S:g}"),
-                _TEXT,
-                Field("into", "Into another queue", help="empty for their own"),
-                Field("limit", "At most", help="empty for all"),
-            ),
-            drives=True,
-        ),
-        Action(
-            "redrive-pause",
-            "Pause redrive",
-            "The redrive moves no task until it goes on.",
-            _told(lambda t: t.letters().pause_redrive(t.database), "The redrive is paused."),
-        ),
-        Action(
-            "redrive-resume",
-            "Go on",
-            "This dashboard moves the tasks that are left.",
-            _told(lambda t: t.letters().resume_redrive(t.database), "The redrive goes on."),
-            drives=True,
-        ),
-        Action(
-            "redrive-stop",
-            "Stop redrive",
-            "The redrive ends for good; the tasks that are left stay buried.",
-            _stop_redrive,
-            is_dangerous=True,
-        ),
-    )
-}
-TASK_ACTIONS = {
-    action.name: action
-    for action in (
-        Action(
-            "kick",
-            "Kick",
-            "The task becomes ready. Its failures so far no longer count.",
-            _told(lambda t: t.letters().kick(t.database, t.id), "The task is ready again."),
-        ),
-        Action(
-            "bury",
-            "Bury",
-            "The task is put aside until it is kicked. A lease of it ends.",
-            _told(lambda t: t.tasks().bury(t.database, t.id), "The task is buried."),
-        ),
-        Action(
-            "cancel",
-            "Cancel",
-            "The task ends without another attempt. A running handler is told at its next heartbeat.",
-            _cancel,
-            is_dangerous=True,
-        ),
-        Action(
-            "delete",
-            "Delete",
-            "The task is removed for good.",
-            _told(lambda t: t.tasks().delete(t.database, t.id), "The task is deleted."),
-            is_dangerous=True,
-        ),
-        Action(
-            "complete",
-            "Complete",
-            "The task was handed off. Its work is done, and it ends.",
-            _complete,
-            is_dangerous=True,
-            fields=(Field("result", "Result", help="empty for none"),),
-        ),
-        Action(
-            "fail",
-            "Fail",
-            "The task was handed off. Its attempt fails, and it is ready again.",
-            _fail,
-            fields=(Field("reason", "Reason"),),
-        ),
-        Action("edit", "Save", "The task gets other data. Its old data is lost.", _edit, is_dangerous=True),
-    )
-}
-
-
-T = TypeVar("T")
+L = TypeVar("L", QueueLook, TaskLook, DeadLook, ChronicleLook)
 V = TypeVar("V")
 
 
 class Pages:
     def __init__(
-        self, room: Room, access: Access, renderer: Renderer, sampler: Sampler, streams: Streams
+        self,
+        room: Room,
+        access: Access,
+        roles: Roles,
+        renderer: Renderer,
+        sampler: Sampler,
+        streams: Streams,
     ) -> None:
         self._room = room
+        self._roles = roles
         self._access = access
         self._renderer = renderer
         self._sampler = sampler
@@ -311,7 +100,13 @@ class Pages:
         sample = await self._sampler.latest()
         if sample.view is None:
             raise DatabaseSilent(sample.silence)
-        return self._renderer.page(request, "queues.html", view=sample.view)
+        view = self._roles.view(request, sample.view, self._sampler.history)
+        return self._renderer.page(request, "queues.html", view=view)
+
+    async def audit(self, request: Request) -> Response:
+        keys = RootKeys(self._room.root)
+        found = self._roles.lines(request, await self._room.look(lambda tr: lines(tr, keys)))
+        return self._renderer.page(request, "audit.html", lines=found[: limits.AUDIT_SHOWN])
 
     async def queue(self, request: Request) -> Response:
         name, after = queue_of(request), request.query_params.get("after")
@@ -321,30 +116,38 @@ class Pages:
             raise InvalidArgument(name="state", wanted=wanted, got=state)
         trend = self._sampler.history.trend(name)
         asked = {"name": name, "state": state, "after": after}
-        view = await self._seen(lambda look: queue_view(look, trend, after), see_queue, **asked)
+        view = await self._seen(request, lambda look: queue_view(look, trend, after), see_queue, **asked)
         return self._page(request, "queue.html", view, QUEUE_ACTIONS)
 
     async def task(self, request: Request) -> Response:
         id_ = request.path_params["id"]
-        view = await self._seen(task_view, see_task, name=queue_of(request), id_=id_)
+        view = await self._seen(request, task_view, see_task, name=queue_of(request), id_=id_)
+        if not self._roles.may(request, PURGE, queue_of(request)):
+            allowed = (name for name in view.actions if TASK_ACTIONS[name].needs != PURGE)
+            view = replace(view, actions=tuple(allowed))
         return self._page(request, "task.html", view, TASK_ACTIONS)
 
     async def dead(self, request: Request) -> Response:
         given, name = request.query_params, queue_of(request)
-        asked = {"error": given.get("error"), "text": given.get("text") or None, "after": given.get("after")}
-        view = await self._seen(lambda look: DeadView(look, **asked), see_dead, name=name, **asked)
+        error, text, after = given.get("error"), given.get("text") or None, given.get("after")
+        searched = self._roles.redaction_for(request, name) is None
+        if text and not searched:
+            raise FormRefused(NO_SEARCH, 403)
+        asked = {"name": name, "error": error, "text": text, "after": after}
+        view = await self._seen(
+            request, lambda look: DeadView(look, error, text, after, searched), see_dead, **asked
+        )
         return self._page(request, "dead.html", view, QUEUE_ACTIONS)
 
     async def chronicle(self, request: Request) -> Response:
-        view = await self._seen(chronicle_view, see_chronicle, name=queue_of(request))
+        view = await self._seen(request, chronicle_view, see_chronicle, name=queue_of(request))
         return self._renderer.page(request, "chronicle.html", view=view)
 
     async def events(self, request: Request) -> Response:
         if self._streams.are_full:
             return PlainTextResponse("There are too many open pages.\n", 503)
         part = request.query_params.get("queue")
-        base = request.scope.get("root_path", "")
-        return self._streams.answer(base, None if part is None else name_in(part))
+        return self._streams.answer(request, None if part is None else name_in(part))
 
     async def health(self, _: Request) -> Response:
         return PlainTextResponse("ok\n")
@@ -378,17 +181,22 @@ class Pages:
         answer.delete_cookie(COOKIE, path=f"{self._base(request)}/", httponly=True, samesite="strict")
         return answer
 
-    async def _seen(self, view: Callable[[T], V], see: Callable[..., T], **given: Any) -> V:
-        """The view of a look. A large payload takes time to be shown, so that is done in the thread too."""
-        room = self._room
+    async def _seen(self, request: Request, view: Callable[[L], V], see: Callable[..., L], **given: Any) -> V:
+        """The view of a look. A large payload takes time to be shown, so that is done in the thread too.
+
+        Raises: FormRefused for a queue that the request may not look at.
+        """
+        self._roles.require(request, LOOK, given["name"])
+        room, redaction = self._room, self._roles.redaction_for(request, given["name"])
         look = partial(see, database=room.database, root=room.root, now=room.runtime.now(), **given)
-        return await room.look(lambda tr: view(look(tr)))
+        return await room.look(lambda tr: view(hidden_in(look(tr), redaction)))
 
     def _page(self, request: Request, template: str, view: object, actions: Mapping[str, Action]) -> Response:
         """A page with buttons, and with the outcome of the action that has brought the browser here."""
         said, signature = request.query_params.get("done", ""), request.query_params.get("by", "")
         done = said if self._access.is_signed(said, signature) else ""
-        return self._renderer.page(request, template, view=view, actions=actions, done=done)
+        queue = queue_of(request)
+        return self._renderer.page(request, template, of=queue, view=view, actions=actions, done=done)
 
     def _base(self, request: Request) -> str:
         return str(request.scope.get("root_path", ""))
@@ -446,14 +254,22 @@ class Drivers:
 
 
 NO_ACTION = "There is no such action."
+NO_SEARCH = "Parts of the failures are hidden from you, so you may not search their texts."
 READ_ONLY = "This dashboard is read-only: `fdbqueue dashboard --write` changes queues."
 
 
 class Posting:
     def __init__(
-        self, room: Room, access: Access, renderer: Renderer, drivers: Drivers, sampler: Sampler
+        self,
+        room: Room,
+        access: Access,
+        roles: Roles,
+        renderer: Renderer,
+        drivers: Drivers,
+        sampler: Sampler,
     ) -> None:
         self._room = room
+        self._roles = roles
         self._access = access
         self._renderer = renderer
         self._drivers = drivers
@@ -474,18 +290,46 @@ class Posting:
         action = actions.get(request.path_params["action"])
         if action is None:
             raise FormRefused(NO_ACTION, 404)
+        redaction, actor = self._allowed(request, action, target.queue, form)
+        target = replace(target, redaction=redaction)
         if form.pop("sure", "") != "yes":
             view: dict[str, Any] = {"action": action, "queue": target.queue, "id": target.id, "form": form}
             return self._renderer.page(request, "confirm.html", **view)
-        outcome = await self._perform(request, action, target, form)
+        outcome = await self._perform(request, actor, action, target, form)
         signed = urlencode({"done": outcome, "by": self._access.signed(outcome)})
         return RedirectResponse(f"{self._next(request, action, target, form)}?{signed}", 303)
 
-    async def _perform(self, request: Request, action: Action, target: Target, form: dict[str, str]) -> str:
+    def _allowed(
+        self, request: Request, action: Action, queue: str, form: Mapping[str, str]
+    ) -> tuple[Redaction | None, str]:
+        """The redaction of the actor, and its name. Raises: FormRefused."""
+        asked = [(LOOK, queue), (action.needs, queue), *[(PAYLOADS, queue)] * (action.name == "edit")]
+        into, redaction = form.get("into", "").strip(), self._roles.redaction_for(request, queue)
+        for needed, name in [*asked, *[(ACT, into)] * bool(into)]:
+            self._roles.require(request, needed, name)
+        if form.get("text") and redaction is not None:
+            raise FormRefused(NO_SEARCH, 403)
+        return redaction, self._roles.actor(request)
+
+    def _audited(self, actor: str, action: Action, target: Target, form: Mapping[str, str]) -> Target:
+        """The target with a database that writes the line of the action."""
+        told = {name: form[name] for name in TOLD if form.get(name)}
+        states = AFTER.get("dead kick" if target.id and action.name == "kick" else action.name, {})
+        after = told_values({**told, **states})
+        named = (actor, action.name, target.queue, target.id)
+        deed = Deed(*named, after, action.is_bulk, 1 if target.id else None)
+        trail = Trail(target.database, target.root, deed)
+        return replace(target, database=trail.over(), trail=trail)
+
+    async def _perform(
+        self, request: Request, actor: str, action: Action, target: Target, form: dict[str, str]
+    ) -> str:
         said = f"{action.name} of {shown(target.queue)} {target.id}".rstrip()
-        address, given = address_of(request), {name: text for name, text in form.items() if name != "data"}
+        address = f"{shown(actor)} at {address_of(request)}"
+        given = {name: text for name, text in form.items() if name not in UNTOLD}
+        target = self._audited(actor, action, target, form)
         try:
-            outcome = await self._room.call(partial(action.perform, target, form))
+            outcome = await self._room.call(partial(performed, action, target, form))
         except FdbQueueError as error:
             _log.warning("%s by %s %s was refused: %s", said, address, shown(given), error)
             raise
@@ -519,12 +363,22 @@ def create_app(
     names: Iterable[str] = (),
     place: str = "",
     root: Any = DEFAULT_ROOT,
+    authorize: Authorize | None = None,
+    actor: Actor | None = None,
+    redact: Any = None,
 ) -> Starlette:
     """The dashboard of the queues under `root`, as an ASGI application.
 
     `write` allows actions. With a `token`, browsers sign in with it; without one, only this machine and the
     host `names` are answered, so a proxy in front must know its users. Each page tells `place`, a name of the
     database. A server may mount the application under a path.
+
+    `authorize(request, action, queue)` tells by a bool if a request may "look" at a queue, see its
+    "payloads", "act" on it, or "purge" its tasks; the queue is None for all that belongs to none.
+    `actor(request)` is the name for the audit and the log. `redact`: paths such as "data.card" and
+    "headers.token", or a function of a path and its value, which is hidden if the answer is true. The
+    functions run often, in the event loop or a thread: they must be quick. One that raises, or answers
+    something else, refuses or hides.
     Raises: NotADatabase, InvalidArgument for a token of less than limits.TOKEN_LENGTH_MIN characters.
     """
     database = as_database(db)
@@ -533,11 +387,12 @@ def create_app(
         raise InvalidArgument(name="token", wanted=wanted, got="a shorter one")
     secret = database.runtime.random_bytes(SECRET_BYTES)
     access = Access(secret, token, frozenset(name.lower() for name in names), write)
-    room, renderer = Room(database, root), Renderer(access, place)
+    roles = roles_of(write, authorize, actor, redact)
+    room, renderer = Room(database, root), Renderer(access, roles, place)
     sampler, drivers = Sampler(room), Drivers(room)
-    streams = Streams(sampler, renderer)
-    pages = Pages(room, access, renderer, sampler, streams)
-    posting = Posting(room, access, renderer, drivers, sampler)
+    streams = Streams(sampler, renderer, roles)
+    pages = Pages(room, access, roles, renderer, sampler, streams)
+    posting = Posting(room, access, roles, renderer, drivers, sampler)
     failures = Failures(room, renderer)
     app = Starlette(
         routes=routes_of(pages, posting),
@@ -563,6 +418,7 @@ def routes_of(pages: Pages, posting: Posting) -> list[Route | Mount]:
     return [
         Route("/", pages.queues),
         Route("/healthz", pages.health),
+        Route("/audit", pages.audit),
         Route("/events", pages.events),
         Route("/login", pages.login, methods=["GET"]),
         Route("/login", pages.do_login, methods=["POST"]),

@@ -71,6 +71,8 @@ class TaskLook:
     ended: EndedTask | None = None
     steps: Sequence[str] = ()
     """The names of its steps that are done."""
+    is_editable: bool = True
+    """False if a part of its data is hidden: the form would store the stars."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ event: silence  data: {"text": "..."}                     the database does not 
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -26,6 +26,7 @@ from fdbqueue.core.logger import logger
 from fdbqueue.core.version import __version__
 from fdbqueue.operate.dashboard.guard import COOKIE, Access, DatabaseSilent, FormRefused, Room
 from fdbqueue.operate.dashboard.looks import CHART_HEIGHT, CHART_WIDTH, History
+from fdbqueue.operate.dashboard.roles import ACT, Roles
 from fdbqueue.operate.dashboard.views import (
     QueuesView,
     cell,
@@ -86,25 +87,30 @@ def theme_in(request: Request) -> str:
 
 
 class Renderer:
-    def __init__(self, access: Access, place: str = "") -> None:
+    def __init__(self, access: Access, roles: Roles, place: str = "") -> None:
         self._access = access
+        self._roles = roles
         self._place = place
         self._templates = environment()
 
-    def shell(self, request: Request) -> Shell:
+    def shell(self, request: Request, queue: str | None = None) -> Shell:
+        """The shell of a page, with the buttons of `queue`."""
         cookie = request.cookies.get(COOKIE, "")
         has_login = self._access.token is not None and bool(cookie)
         return Shell(
             request.scope.get("root_path", ""),
-            self._access.write,
+            self._roles.write if queue is None else self._roles.may(request, ACT, queue),
             self._access.csrf(cookie),
             theme_in(request),
             self._place,
             has_login,
         )
 
-    def page(self, request: Request, template: str, status: int = 200, **values: Any) -> HTMLResponse:
-        return HTMLResponse(self.text(template, shell=self.shell(request), **values), status)
+    def page(
+        self, request: Request, template: str, status: int = 200, of: str | None = None, **values: Any
+    ) -> HTMLResponse:
+        """A page, with the buttons of the queue `of`."""
+        return HTMLResponse(self.text(template, shell=self.shell(request, of), **values), status)
 
     def text(self, template: str, **values: Any) -> str:
         return self._templates.get_template(template).render(**values)
@@ -216,8 +222,9 @@ Part = Callable[[Sample], str]
 
 
 class Streams:
-    def __init__(self, sampler: Sampler, renderer: Renderer) -> None:
+    def __init__(self, sampler: Sampler, renderer: Renderer, roles: Roles) -> None:
         self._sampler = sampler
+        self._roles = roles
         self._renderer = renderer
         self._closing = asyncio.Event()
         self._open = 0
@@ -231,23 +238,35 @@ class Streams:
         """End all streams. Their browsers connect again, to the next server."""
         self._closing.set()
 
-    def answer(self, base: str, queue: str | None) -> StreamingResponse:
+    def answer(self, request: Request, queue: str | None) -> StreamingResponse:
         headers = {"X-Accel-Buffering": "no"}  # nginx would keep the events back
-        return StreamingResponse(self._events(base, queue), media_type="text/event-stream", headers=headers)
+        return StreamingResponse(
+            self._events(request, queue), media_type="text/event-stream", headers=headers
+        )
 
-    async def _events(self, base: str, queue: str | None) -> AsyncIterator[bytes]:
+    async def _events(self, request: Request, queue: str | None) -> AsyncIterator[bytes]:
         self._open += 1
+        base = str(request.scope.get("root_path", ""))
         try:
             async with asyncio.timeout(limits.STREAM_S):
                 yield b"retry: 2000\n\n"
                 while not self._closing.is_set():
                     sample = await self._sampler.latest()
-                    yield self._event(sample, base, queue)
+                    if self._roles.authorize is None:
+                        yield self._event(sample, base, queue)
+                    else:
+                        yield self._made(self._of(request, sample), base, queue)
                     await self._pause()
         except TimeoutError:
             return
         finally:
             self._open -= 1
+
+    def _of(self, request: Request, sample: Sample) -> Sample:
+        """The sample with the queues that the request may look at now."""
+        if sample.view is None:
+            return sample
+        return replace(sample, view=self._roles.view(request, sample.view, self._sampler.history))
 
     async def _pause(self) -> None:
         try:

@@ -509,7 +509,8 @@ def task_view(look: TaskLook) -> TaskView:
     life, actions = _life(_times(task), look.failures), TASK_ACTIONS[task.state]
     if task.handed_to is not None:
         actions = ("complete", "fail", *actions)
-    return TaskView(look, life, payload_text(task.data), actions, editable(task, look.options))
+    text = editable(task, look.options) if look.is_editable else None
+    return TaskView(look, life, payload_text(task.data), actions, text)
 
 
 def _times(task: Task) -> dict[str, float | None]:
@@ -559,3 +560,5 @@ class DeadView:
     """The chosen class."""
     text: str | None
     after: str | None
+    is_searched: bool = True
+    """False if texts of failures are hidden: a search would tell them."""

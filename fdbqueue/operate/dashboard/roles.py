@@ -1,0 +1,153 @@
+"""Roles: the actions that a request may take on each queue, its actor, and the parts of tasks hidden from it.
+
+The program decides by two functions. One that raises, or answers something else than it should, refuses.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from starlette.requests import Request
+
+from fdbqueue.core import limits
+from fdbqueue.core.arguments import checked_function
+from fdbqueue.core.logger import logger
+from fdbqueue.core.redaction import HIDDEN, Redaction, redaction_of, whole
+from fdbqueue.core.visible import shown
+from fdbqueue.operate.audit import AuditLine
+from fdbqueue.operate.dashboard.guard import FormRefused
+from fdbqueue.operate.dashboard.looks import ChronicleLook, DeadLook, History, QueueLook, TaskLook
+from fdbqueue.operate.dashboard.views import QueuesView, queues_view
+from fdbqueue.operate.figures import Figures, GroupsFigures
+from fdbqueue.tasks.redrive import Redrive
+
+LOOK, PAYLOADS, ACT, PURGE = "look", "payloads", "act", "purge"
+Authorize = Callable[[Request, str, str | None], bool]
+"""Given a request, an action and a queue: true allows it. The queue is None for limits, groups, and all that
+belongs to no queue.
+"""
+Actor = Callable[[Request], str]
+Look = TypeVar("Look", QueueLook, TaskLook, DeadLook, ChronicleLook)
+_log = logger("fdbqueue.dashboard")
+
+
+@dataclass(frozen=True)
+class Roles:
+    write: bool = False
+    authorize: Authorize | None = None
+    name: Actor | None = None
+    redaction: Redaction | None = None
+
+    def may(self, request: Request, action: str, queue: str | None) -> bool:
+        if action in (ACT, PURGE) and not self.write:
+            return False
+        if self.authorize is None:
+            return True
+        try:
+            answer = self.authorize(request, action, queue)
+        except Exception as error:
+            _log.error("authorize has failed, so %s of %s is refused", action, shown(queue), exc_info=error)
+            return False
+        if answer is not True and answer is not False:
+            _log.error("authorize must return a bool: %s of %s is refused", action, shown(queue))
+        return answer is True
+
+    def require(self, request: Request, action: str, queue: str | None) -> None:
+        """Raises: FormRefused."""
+        if not self.may(request, action, queue):
+            what = {LOOK: "look at", PAYLOADS: "see, find or edit data of", ACT: "act on", PURGE: "purge"}
+            raise FormRefused(f"You may not {what[action]} this queue.", 403)
+
+    def actor(self, request: Request) -> str:
+        """The name for the audit and the log. Raises: FormRefused if the program gives none."""
+        address = "an unknown address" if request.client is None else request.client.host
+        if self.name is None:
+            return f"dashboard {address}"
+        try:
+            name = self.name(request)
+        except Exception as error:
+            _log.error("actor has failed, so an action is refused", exc_info=error)
+        else:
+            if isinstance(name, str) and 0 < len(name) <= limits.AUDIT_TEXT_LENGTH:
+                return name
+            _log.error("actor must return a text, so an action is refused")
+        raise FormRefused("This dashboard does not know your name.", 403)
+
+    def redaction_for(self, request: Request, queue: str) -> Redaction | None:
+        return self.redaction if self.may(request, PAYLOADS, queue) else whole()
+
+    def view(self, request: Request, view: QueuesView, history: History) -> QueuesView:
+        """The first page with the queues that the request may look at."""
+        if self.authorize is None:
+            return view
+        return queues_view(self._seen(request, view.figures), history.trend)
+
+    def _seen(self, request: Request, figures: Figures) -> Figures:
+        known = {queue.name for queue in figures.queues if self.may(request, LOOK, queue.name)}
+        queues = tuple(queue for queue in figures.queues if queue.name in known)
+        beside = self.may(request, LOOK, None)
+        return replace(
+            figures,
+            queues=queues,
+            workers=figures.workers
+            if beside
+            else max((queue.tasks.workers for queue in queues if queue.tasks), default=0),
+            limits=tuple(
+                replace(one, queues=tuple(name for name in one.queues if name in known))
+                for one in (figures.limits if beside else ())
+            ),
+            schedules=tuple(one for one in figures.schedules if self.may(request, LOOK, one.queue or None)),
+            groups=figures.groups if beside else GroupsFigures(),
+        )
+
+    def lines(self, request: Request, lines: Sequence[AuditLine]) -> list[AuditLine]:
+        """The lines of the audit about queues that the request may look at."""
+        allowed = {queue: self.may(request, LOOK, queue or None) for queue in {one.queue for one in lines}}
+        return [one for one in lines if allowed[one.queue]]
+
+
+def roles_of(write: bool, authorize: Any, actor: Any, redact: Any) -> Roles:
+    """Raises: InvalidArgument."""
+    for name, function in (("authorize", authorize), ("actor", actor)):
+        if function is not None:
+            checked_function(name, function)
+    return Roles(write, authorize, actor, redaction_of(redact))
+
+
+def hidden_in(look: Look, redaction: Redaction | None) -> Look:
+    """The look without its hidden parts."""
+    if redaction is None or isinstance(look, ChronicleLook):
+        return look
+    if isinstance(look, TaskLook):
+        return _in_task(look, redaction)
+    if isinstance(look, QueueLook):
+        tasks = [redaction.task(task) for task in look.tasks]
+        return replace(look, tasks=tasks, redrive=_redrive(look.redrive))
+    letters = [
+        replace(
+            one,
+            task=redaction.task(one.task),
+            failure=one.failure and redaction.failures(one.task, [one.failure])[0],
+        )
+        for one in look.letters
+    ]
+    # The task of the first failure of a class is not read, so its text is hidden whole.
+    classes = [
+        replace(one, failure=one.failure and replace(one.failure, message=HIDDEN, detail=""))
+        for one in look.classes
+    ]
+    return replace(look, letters=letters, classes=classes, redrive=_redrive(look.redrive))
+
+
+def _in_task(look: TaskLook, redaction: Redaction) -> TaskLook:
+    if look.explanation is None:
+        return look
+    failures = redaction.failures(look.explanation.task, look.failures)
+    seen = redaction.explanation(look.explanation)
+    is_editable = seen.task.data == look.explanation.task.data
+    return replace(look, explanation=seen, failures=failures, is_editable=is_editable)
+
+
+def _redrive(found: Redrive | None) -> Redrive | None:
+    """A redrive without the text that its failures have."""
+    return replace(found, text=HIDDEN) if found is not None and found.text else found

@@ -1,0 +1,221 @@
+"""A request sees and does what its role may, each action has a line, and no answer tells a hidden value."""
+
+import json
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from starlette.requests import Request
+
+import fdbqueue
+from fdbqueue import Database, Failure, Limit, TaskQueue
+from fdbqueue.core.database import run
+from fdbqueue.core.errors import InvalidArgument
+from fdbqueue.core.redaction import HIDDEN
+from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue.operate.audit import AuditLine, lines
+from fdbqueue.operate.dashboard import create_app
+from tests.dashboard.support import Browser, browsing, path_of
+
+SECRET, TOKEN = 'k-4111-<"é">', "s3cr3t-t0ken"
+ROLES = {
+    "owner": {"look", "payloads", "act", "purge"},
+    "clerk": {"look", "act"},
+    "guest": {"look"},
+}
+
+
+def authorize(request: Request, action: str, queue: str | None) -> bool:
+    role = request.headers.get("x-role", "")
+    return role == "owner" or (action in ROLES.get(role, ()) and queue == "mail")
+
+
+@pytest.fixture
+def db() -> Iterator[Database]:
+    with fdbqueue.open("memory:") as db:
+        yield db
+
+
+@pytest.fixture
+def ids(db: Database) -> dict[str, str]:
+    mail, pay = (TaskQueue.create(db, name, "utubettl") for name in ("mail", "payroll"))
+    Limit.set(db, "api", slots=1)
+    data, ids = {"card": SECRET, "name": "ann"}, {}
+    for name in ("buried", "taken", "ready"):
+        ids[name] = mail.put(db, data, headers={"token": TOKEN}, key=name).id
+        task = mail.take(db, 0) if name != "ready" else None
+        if name == "buried":
+            assert task is not None
+            told = f"the card {SECRET} of {json.dumps(data)}"
+            mail.bury(db, task, failure=Failure("Declined", told, f"Traceback\n  {told}"))
+    pay.put(db, data)
+    return ids
+
+
+def of(db: Database) -> list[AuditLine]:
+    return run(db, lambda tr: lines(tr, RootKeys(DEFAULT_ROOT)))
+
+
+def as_role(browser: Browser, role: str) -> Browser:
+    browser.client.headers["x-role"] = role
+    return browser
+
+
+def pages_of(ids: dict[str, str]) -> list[str]:
+    states = [f"{path_of('mail')}?state={state}" for state in ("ready", "taken", "buried")]
+    tasks = [path_of("mail", "tasks", id_) for id_ in ids.values()]
+    return [
+        "/",
+        "/audit",
+        *states,
+        *tasks,
+        path_of("mail", "dead"),
+        f"{path_of('mail', 'dead')}?error=Declined",
+    ]
+
+
+@pytest.fixture
+def browser(db: Database, ids: dict[str, str]) -> Iterator[Browser]:
+    assert ids
+
+    def actor(request: Request) -> str:
+        return f"{request.headers['x-role']}@example.com"
+
+    with browsing(db, write=True, authorize=authorize, actor=actor) as browser:
+        yield browser
+
+
+def test_a_refused_queue_is_neither_drawn_nor_answered(browser: Browser) -> None:
+    first = as_role(browser, "guest").get("/")
+    assert "mail" in first
+    assert "payroll" not in first
+    assert "api" not in browser.said("/")
+    for path in ("/queues/payroll", "/queues/payroll/dead", "/queues/payroll/tasks/00", "/queues/none"):
+        assert "You may not look at this queue." in browser.said(path, 403)
+    assert "payroll" in as_role(browser, "owner").get("/")
+    assert "/queues/" not in as_role(browser, "").get("/")
+    browser.get(path_of("mail"), 403)
+
+
+def test_refused_actions_have_no_buttons(browser: Browser, ids: dict[str, str]) -> None:
+    task, buried = path_of("mail", "tasks", ids["ready"]), path_of("mail", "tasks", ids["buried"])
+    for role, shown in (("guest", ()), ("clerk", ("bury",)), ("owner", ("bury", "cancel", "delete"))):
+        page = as_role(browser, role).get(task)
+        found = [name for name in ("bury", "cancel", "delete") if f"{task}/{name}" in page]
+        assert found == [*shown], role
+        assert (f"{buried}/edit" in browser.get(buried)) == (role == "owner")
+        assert (f"{path_of('mail')}/pause" in browser.get(path_of("mail"))) == (role != "guest")
+
+
+def test_refused_actions_change_nothing(browser: Browser, db: Database, ids: dict[str, str]) -> None:
+    before = TaskQueue.open(db, "mail").statistics(db)["tasks"]
+    task, buried = path_of("mail", "tasks", ids["ready"]), path_of("mail", "tasks", ids["buried"])
+    as_role(browser, "guest").post(f"{path_of('mail')}/pause", 403, sure="yes")
+    as_role(browser, "clerk").post(f"{task}/delete", 403, sure="yes")
+    browser.post(f"{buried}/edit", 403, sure="yes", data="1")
+    browser.post("/queues/payroll/pause", 403, sure="yes")
+    browser.post("/queues/mail/redrive", 403, sure="yes", into="payroll", rate="1")
+    browser.post("/queues/mail/kick-class", 403, sure="yes", text="4111")
+    browser.get(f"{path_of('mail', 'dead')}?text=4111", 403)
+    assert TaskQueue.open(db, "mail").statistics(db)["tasks"] == before
+    assert of(db) == []
+
+
+def test_each_action_is_a_line_with_its_actor(
+    browser: Browser, db: Database, ids: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    as_role(browser, "clerk").act("/queues/mail/pause")
+    browser.act("/queues/mail/kick", count="5")
+    as_role(browser, "owner").act(path_of("mail", "tasks", ids["ready"], "delete"))
+    browser.act("/queues/payroll/pause")
+    found = [(line.actor.partition("@")[0], line.action, line.phase, line.tasks) for line in of(db)]
+    assert found == [
+        ("owner", "pause", "done", None),
+        ("owner", "delete", "done", 1),
+        ("clerk", "kick", "ended", 1),
+        ("clerk", "kick", "begun", None),
+        ("clerk", "pause", "done", None),
+    ]
+    assert of(db)[1].before == {"state": "ready"}
+    assert (of(db)[4].before, of(db)[4].after) == ({"paused": "False"}, {"paused": "True"})
+    assert "clerk@example.com" in caplog.text
+    assert "payroll" in browser.said("/audit")
+    page = as_role(browser, "guest").said("/audit")
+    assert "clerk@example.com" in page
+    assert "payroll" not in page
+
+
+@pytest.mark.usefixtures("ids")
+@pytest.mark.parametrize("answer", ["raises", None, 1, "yes"])
+def test_a_broken_authorize_refuses(db: Database, answer: Any, caplog: pytest.LogCaptureFixture) -> None:
+    def broken(*_: object) -> Any:
+        return 1 / 0 if answer == "raises" else answer
+
+    with browsing(db, write=True, authorize=broken) as browser:
+        assert "/queues/" not in browser.get("/")
+        browser.get(path_of("mail"), 403)
+        browser.post("/queues/mail/pause", 403, sure="yes")
+    assert "authorize" in caplog.text
+    assert not TaskQueue.open(db, "mail").paused(db)
+
+
+@pytest.mark.usefixtures("ids")
+@pytest.mark.parametrize("answer", ["raises", None, "", 7, "x" * 300])
+def test_a_broken_actor_refuses_actions(db: Database, answer: Any, caplog: pytest.LogCaptureFixture) -> None:
+    def broken(_: Request) -> Any:
+        return 1 / 0 if answer == "raises" else answer
+
+    with browsing(db, write=True, actor=broken) as browser:
+        assert "mail" in browser.get("/")
+        browser.post("/queues/mail/pause", 403, sure="yes")
+    assert "actor" in caplog.text
+    for wrong in ({"authorize": 7}, {"actor": "ann"}, {"redact": "data.card"}, {"redact": ["card"]}):
+        with pytest.raises(InvalidArgument):
+            create_app(db, **wrong)
+
+
+def hides(path: str, _: object) -> bool:
+    return path in ("data.card", "headers.token")
+
+
+@pytest.mark.parametrize(
+    "given", [{"redact": ["data.card", "headers.token"]}, {"redact": hides}, {"authorize": authorize}]
+)
+def test_no_answer_or_log_tells_a_hidden_value(
+    db: Database, ids: dict[str, str], given: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    answers = []
+    with browsing(db, write=True, **given) as browser:
+        as_role(browser, "clerk")
+        answers += [browser.get(path) for path in pages_of(ids)]
+        edit = path_of("mail", "tasks", ids["buried"], "edit")
+        answers.append(browser.post(edit, 403, sure="yes", data="1").text)
+        answers.append(browser.get(f"{path_of('mail', 'dead')}?text=4111", 403))
+        for path in (path_of("mail", "tasks", ids["buried"], "kick"), path_of("mail", "pause")):
+            answers.append(browser.act(path))
+    forms = ("4111", TOKEN, "k-4111")
+    for answer in (*answers, caplog.text, repr(of(db))):
+        assert not [form for form in forms if form in answer.replace("text=4111", "")], answer
+    assert sum(answer.count(HIDDEN) for answer in answers) > 10
+    assert f"{edit}" not in "".join(answers[:-4])
+
+
+def test_events_tell_the_queues_of_the_request(browser: Browser) -> None:
+    streams = browser.client.app.state.streams  # type: ignore[attr-defined]
+    scope = {"type": "http", "headers": [(b"x-role", b"guest")], "root_path": ""}
+
+    async def first(queue: str | None) -> str:
+        events = streams._events(Request(scope), queue)
+        await anext(events)
+        found = await anext(events)
+        await events.aclose()
+        return str(found.decode())
+
+    assert browser.client.portal is not None
+    whole = browser.client.portal.call(first, None)
+    assert "mail" in whole
+    assert "payroll" not in whole
+    assert "silence" in browser.client.portal.call(first, "payroll")
