@@ -30,7 +30,7 @@ def _of_text(text: str) -> Redaction | None:
 
 
 def seen_failures(task: Task, failures: Sequence[Failure]) -> Sequence[Failure]:
-    """Return the failures of a task without what is hidden."""
+    """Return the failures of a task without their hidden parts."""
     redaction = in_environment()
     return failures if redaction is None else redaction.failures(task, failures)
 
@@ -42,7 +42,7 @@ def seen(path: str, value: Any) -> Any:
 
 
 def require_open(what: str, path: str = "") -> None:
-    """Refuse a command that would show, or find by, what is hidden at `path`; without one, all that is."""
+    """Refuse a command that would show a hidden value, or find by it; `path` is its place, if it has one."""
     redaction = in_environment()
     if redaction is not None and (not path or redaction.meets(path)):
-        raise Refused(f"{what} would tell what {VARIABLE} hides: unset it, if you may see that")
+        raise Refused(f"{what} would tell a value that {VARIABLE} hides: unset it, if you may see that")
