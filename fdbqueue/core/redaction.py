@@ -29,51 +29,46 @@ class Redaction:
         self._rule = rule
         self._paths = tuple(paths)
         self.is_whole = is_whole
+        self._has_failed = False
 
     def hides(self, path: str, value: Any = None) -> bool:
         """True for a hidden part. A rule that raises, or answers something else than a bool, hides it."""
         if self.is_whole:
             return True
         try:
-            answer = self._rule(path, value)
+            return self._rule(path, value) is not False
         except Exception as error:
-            _log.warning("redact has failed at %s, which is hidden: %s", path, type(error).__name__)
+            if not self._has_failed:
+                _log.warning("redact has failed at %s, which is hidden: %s", path, type(error).__name__)
+            self._has_failed = True
             return True
-        return answer is not False
 
     def value(self, path: str, value: Any) -> Any:
         """The value without its hidden parts."""
-        if self.hides(path, value):
+        if self.hides(path, value) or self._is_closed(path, value):
             return HIDDEN
         if isinstance(value, Mapping):
             return {name: self.value(f"{path}.{name}", below) for name, below in value.items()}
-        if isinstance(value, list | tuple):
-            return [self.value(path, below) for below in value]
-        is_closed = isinstance(value, Unreadable) or not isinstance(value, _LEAVES)
-        return HIDDEN if is_closed and self._goes_into(path) else value
+        return [self.value(path, below) for below in value] if isinstance(value, list | tuple) else value
 
     def task(self, task: Task) -> Task:
-        headers = {name: str(self.value(f"headers.{name}", text)) for name, text in task.headers.items()}
-        if self.hides("headers", task.headers):
-            headers = dict.fromkeys(task.headers, HIDDEN)
+        headers = self.value("headers", dict(task.headers))
+        headers = headers if headers != HIDDEN else dict.fromkeys(task.headers, HIDDEN)
         return replace(task, data=self.value("data", task.data), headers=headers)
 
     def texts(self, task: Task) -> Callable[[str], str]:
         """The function that hides values of this task in a text."""
-        if self.is_whole:
+        if self.is_whole or self._is_closed("data", task.data):
             return lambda text: HIDDEN if text else text
-        parts = {**{f"headers.{name}": text for name, text in task.headers.items()}, "data": task.data}
-        hidden = {
-            form for path, value in parts.items() for leaf in self._leaves(path, value) for form in leaf
-        }
-        ordered = sorted(hidden, key=len, reverse=True)
+        leaves = (*self._leaves("headers", dict(task.headers)), *self._leaves("data", task.data))
+        spelled = sorted({form for leaf in leaves for form in _forms(leaf)}, key=len, reverse=True)
 
         def hide(text: str) -> str:
-            for form in ordered:
+            for form in spelled:
                 text = text.replace(form, HIDDEN)
             return text
 
-        return hide if ordered else lambda text: HIDDEN if text and self._is_opaque(task) else text
+        return hide
 
     def failures(self, task: Task, failures: Iterable[Failure]) -> list[Failure]:
         hide = self.texts(task)
@@ -81,30 +76,27 @@ class Redaction:
 
     def explanation(self, found: Explanation) -> Explanation:
         hide, last = self.texts(found.task), found.last_failure
-        return replace(
-            found,
-            task=self.task(found.task),
-            last_failure=None if last is None else self.failures(found.task, [last])[0],
-            reasons=tuple(replace(one, text=hide(one.text)) for one in found.reasons),
-        )
+        reasons = tuple(replace(one, text=hide(one.text)) for one in found.reasons)
+        last = last and self.failures(found.task, [last])[0]
+        return replace(found, task=self.task(found.task), last_failure=last, reasons=reasons)
 
     def meets(self, path: str) -> bool:
-        """True if the value at that path is hidden, or has a hidden part."""
-        above = [path[: at or None] for at in _ends(path)]
-        return any(self.hides(one) for one in above) or self._goes_into(path)
+        """True if the value at that path is hidden, or may have a hidden part."""
+        parts = path.split(".")
+        above = (".".join(parts[: at + 1]) for at in range(len(parts)))
+        return not self._paths or self._goes_into(path) or any(map(self.hides, above))
 
     def _goes_into(self, path: str) -> bool:
-        """True if a hidden part may lie below. Only the rule knows those of a function: then it is true."""
-        return not self._paths or any(one.startswith(f"{path}.") for one in self._paths)
+        return any(one.startswith(f"{path}.") for one in self._paths)
 
-    def _is_opaque(self, task: Task) -> bool:
-        closed = isinstance(task.data, Unreadable) or not isinstance(
-            task.data, (*_LEAVES, Mapping, list, tuple)
-        )
-        return closed and (self.hides("data", task.data) or self._goes_into("data"))
+    def _is_closed(self, path: str, value: Any) -> bool:
+        """True for a value without parts that may have a hidden one in it. A function has seen the value."""
+        if isinstance(value, Unreadable):
+            return not self._paths or self._goes_into(path)
+        return not isinstance(value, _OPEN) and self._goes_into(path)
 
-    def _leaves(self, path: str, value: Any, hidden: bool = False) -> Iterator[set[str]]:
-        """The texts of each hidden value, as a message may spell it."""
+    def _leaves(self, path: str, value: Any, hidden: bool = False) -> Iterator[Any]:
+        """Each hidden value that has no parts."""
         hidden = hidden or self.hides(path, value)
         if isinstance(value, Mapping):
             for name, below in value.items():
@@ -113,22 +105,16 @@ class Redaction:
             for below in value:
                 yield from self._leaves(path, below, hidden)
         elif hidden and not isinstance(value, bool | None):
-            yield _forms(value)
+            yield value
 
 
-_LEAVES = (str, bool, int, float, type(None))
-
-
-def _ends(path: str) -> list[int]:
-    """The places in a path where one of its beginnings ends; 0 for the whole."""
-    return [*(at for at, letter in enumerate(path) if letter == "."), 0]
+_OPEN = (Mapping, list, tuple, str, bool, int, float, type(None))
 
 
 def _forms(value: Any) -> set[str]:
-    if isinstance(value, bytes):
-        value = value.decode(errors="replace")
+    """The texts by which a message may spell the value."""
     if not isinstance(value, str):
-        return {str(value)}
+        return {value.decode(errors="replace") if isinstance(value, bytes) else str(value)} - {""}
     spelled = {value, repr(value)[1:-1], json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]}
     return spelled - {""}
 

@@ -170,12 +170,12 @@ class Trail:
         return _Stored(now_us, actor, *named, phase, tasks, {**before}, {**deed.after})
 
     def _before(self, tr: Transaction) -> Mapping[str, Any]:
-        """The values that the action changes. An action that finds no queue or task tells so by itself."""
+        """The values that the action changes; none for a queue or a task that cannot be read."""
         deed, registry = self._deed, Registry(self._root)
-        found = registry.look(tr, deed.queue) if deed.queue else None
-        if found is None or not is_kind(found.kind):
-            return {}
         with suppress(FdbQueueError):
+            found = registry.look(tr, deed.queue) if deed.queue else None
+            if found is None or not is_kind(found.kind):
+                return {}
             queue = TaskQueue(self._database, registry, found)
             if deed.subject:
                 return {"state": queue.peek(tr, deed.subject).state.name.lower()}

@@ -133,7 +133,7 @@ def test_a_rule_decides_and_hides_when_it_fails(caplog: pytest.LogCaptureFixture
         broken = redaction_of(wrong)
         assert broken is not None
         assert broken.task(task).data == HIDDEN
-    assert "redact has failed at data" in caplog.text
+    assert "redact has failed at headers" in caplog.text
     assert "1234" not in caplog.text
 
 

@@ -131,7 +131,6 @@ top q -n 1 --interval 0.1
 ended q
 result q {acked}
 take q
-audit q
 touch q {token}
 release q {token}
 ack q {held}
@@ -140,6 +139,7 @@ fail q {declined} no
 alter q --capacity 1000
 change q --where key=k --set delay=5 --dry-run
 pause q
+audit q
 resume q
 verify
 doctor
