@@ -141,7 +141,7 @@ class RootKeys:
         self.schedule_due_in = SCHEDULE_DUE.parse(prefix)
         self.limits = LIMIT.all(prefix)
         self.audit_count, self.audit = AUDIT_COUNT.start(prefix), AUDIT.all(prefix)
-        self.audit_line, self.audit_place = AUDIT.key(prefix), AUDIT.first(prefix)
+        self.audit_line, self.audit_in = AUDIT.key(prefix), AUDIT.parse(prefix)
         self.group, self.groups = GROUP.key(prefix), GROUP.all(prefix)
         self.group_counts, self.group_cancelled = GROUP.key(prefix, COUNTS), GROUP.key(prefix, CANCELLED)
         self._group_spread, self.spreads_of = GROUP_SPREAD.key(prefix), GROUP.under(prefix, SPREAD)

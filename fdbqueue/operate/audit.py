@@ -15,7 +15,6 @@ the whole root, such as a backup, has it.
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import msgspec
@@ -27,7 +26,7 @@ from fdbqueue.core.once import run_once
 from fdbqueue.core.registry import Registry, told_option
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.rows import readable
-from fdbqueue.core.seam import ReadTransaction, Transaction
+from fdbqueue.core.seam import ReadTransaction, Transaction, engine_errors
 from fdbqueue.core.visible import shortened
 from fdbqueue.tasks.options import as_given, is_kind
 from fdbqueue.tasks.queue import TaskQueue
@@ -44,9 +43,8 @@ AFTER: Mapping[str, Mapping[str, Any]] = {
 """The values after an action, if its options do not tell them."""
 
 
-@dataclass(frozen=True, slots=True)
-class AuditLine:
-    """An action of an operator."""
+class AuditLine(msgspec.Struct, frozen=True, array_like=True):
+    """An action of an operator, as it is stored."""
 
     at: float
     actor: str
@@ -58,23 +56,11 @@ class AuditLine:
     """"done"; of an action on many tasks "begun", "ended" or "stopped"."""
     tasks: int | None
     """The number of tasks that it has changed; None if it concerns no tasks, or has only begun."""
-    before: Values
-    after: Values
-
-
-class _Stored(msgspec.Struct, frozen=True, array_like=True):
-    at_us: int
-    actor: str
-    action: str
-    queue: str
-    subject: str
-    phase: str
-    tasks: int | None
     before: dict[str, str]
     after: dict[str, str]
 
 
-_stored_of = msgspec.msgpack.Decoder(_Stored).decode
+_line_of = msgspec.msgpack.Decoder(AuditLine).decode
 
 
 class Deed(NamedTuple):
@@ -96,7 +82,7 @@ def told_values(values: Mapping[str, Any]) -> dict[str, str]:
     return {name: shortened(told_option(value), limits.AUDIT_TEXT_LENGTH) for name, value in values.items()}
 
 
-def write(tr: Transaction, keys: RootKeys, line: _Stored, random: bytes) -> None:
+def write(tr: Transaction, keys: RootKeys, line: AuditLine, random: bytes) -> None:
     """Add a line, and clear the oldest ones if there are too many.
 
     Reads: the last line and the number of the lines by snapshot; now and then the oldest ones, serialisably.
@@ -104,14 +90,18 @@ def write(tr: Transaction, keys: RootKeys, line: _Stored, random: bytes) -> None
     Conflicts: another action that clears lines.
     """
     last = tr.snapshot.get_range(keys.audit.start, keys.audit.stop, limit=1, reverse=True)
-    count = int.from_bytes(tr.snapshot.get(keys.audit_count).value or b"", "little")
+    stored = tr.snapshot.get(keys.audit_count).value or bytes(8)
+    count = int.from_bytes(stored, "little") if len(stored) == 8 else 0
+    if len(stored) != 8:  # it is damaged
+        tr.set(keys.audit_count, bytes(8))
     if count >= limits.AUDIT_LINES + limits.AUDIT_CLEARED:
         oldest = tr.get_range(keys.audit.start, keys.audit.stop, limit=limits.AUDIT_CLEARED).to_list()
         for row in oldest:
             tr.clear(row.key)
         tr.add(keys.audit_count, (-len(oldest)).to_bytes(8, "little", signed=True))
     tr.add(keys.audit_count, (1).to_bytes(8, "little"))
-    place = max(line.at_us, *(keys.audit_place(bytes(row.key)) + 1 for row in last), 0)
+    behind = [found[0] + 1 for row in last if (found := keys.audit_in(bytes(row.key)))]
+    place = max(round(line.at * 1_000_000), *behind, 0)
     tr.set(keys.audit_line(place, random), msgspec.msgpack.encode(line))
 
 
@@ -121,12 +111,8 @@ def lines(tr: ReadTransaction, keys: RootKeys, queue: str | None = None) -> list
     Reads: the audit, at most some limits.AUDIT_LINES rows.
     """
     rows = tr.get_range(keys.audit.start, keys.audit.stop, reverse=True).to_list()
-    found = (readable(_stored_of, bytes(row.value)) for row in rows)
-    return [_shown(one) for one in found if one is not None and queue in (None, one.queue)]
-
-
-def _shown(one: _Stored) -> AuditLine:
-    return AuditLine(one.at_us / 1_000_000, *msgspec.structs.astuple(one)[1:])
+    found = (readable(_line_of, bytes(row.value)) for row in rows)
+    return [one for one in found if one is not None and queue in (None, one.queue)]
 
 
 class Trail:
@@ -154,20 +140,28 @@ class Trail:
         write(tr, self._keys, self._line(phase, told_values(self._before(tr))), self._random)
 
     def end(self, *, stopped: bool = False) -> None:
-        """Write the last line of an action on many tasks, if it has had an effect."""
+        """Write the last line of an action on many tasks, if it has had an effect.
+
+        The error that has stopped it is the one to tell, so another one is not raised then.
+        """
+        quiet: tuple[type[BaseException], ...] = (FdbQueueError, *engine_errors()) if stopped else ()
+        with suppress(*quiet):
+            self._end(STOPPED if stopped else ENDED)
+
+    def _end(self, phase: str) -> None:
         if self._deed.is_bulk and self.effects:
-            line, random = self._line(STOPPED if stopped else ENDED, {}), self._new_random()
+            line, random = self._line(phase, {}), self._new_random()
             run_once(self._database, self._keys, lambda tr: write(tr, self._keys, line, random))
 
     def _new_random(self) -> bytes:
         return self._database.runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES)
 
-    def _line(self, phase: str, before: Values) -> _Stored:
+    def _line(self, phase: str, before: Values) -> AuditLine:
         deed, tasks = self._deed, None if phase == BEGUN else self.tasks
         actor = shortened(deed.actor, limits.AUDIT_TEXT_LENGTH)
-        now_us = self._database.runtime.now_us()
+        now = self._database.runtime.now()
         named = (deed.action, deed.queue, deed.subject)
-        return _Stored(now_us, actor, *named, phase, tasks, {**before}, {**deed.after})
+        return AuditLine(now, actor, *named, phase, tasks, {**before}, {**deed.after})
 
     def _before(self, tr: Transaction) -> Mapping[str, Any]:
         """The values that the action changes; none for a queue or a task that cannot be read."""

@@ -1,5 +1,7 @@
 """Each action of the command line leaves a line with its effect, and `audit` lists the last ones."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from fdbqueue import TaskQueue
@@ -102,11 +104,19 @@ def test_the_oldest_lines_go(shop: Within, monkeypatch: pytest.MonkeyPatch) -> N
         assert run(db, lambda tr: int.from_bytes(tr[keys.audit_count], "little")) == len(lines)
 
 
+def test_damaged_rows_stop_no_action(shop: Within) -> None:
+    with shop.opened("shop") as (db, _):
+        keys = RootKeys(shop.space)
+        db[keys.audit.start + b"\x1c\xff"] = db[keys.audit_line(10**18, b"x")] = db[keys.audit_count] = b"odd"
+    assert shop.run("pause", "shop")[0] == 0
+    assert [line[1] for line in told(shop)] == ["pause", "create"]
+
+
 def test_a_wrong_clock_does_not_change_the_order(shop: Within, monkeypatch: pytest.MonkeyPatch) -> None:
     with shop.opened("shop") as (db, queue):
-        now_us = db.runtime.now_us()
-        for number, shift in enumerate((0, 3600 * 10**6, -3600 * 10**6)):
-            monkeypatch.setattr(type(db.runtime), "now_us", lambda *_, at=now_us + shift: at)
+        now = db.runtime.now()
+        for number, shift in enumerate((0, 3600, -3600)):
+            monkeypatch.setattr(type(db.runtime), "now", lambda *_, at=now + shift: at)
             queue.pause(Trail(db, shop.space, Deed("ann", str(number), "shop")).over())
         lines = run(db, lambda tr: audit.lines(tr, RootKeys(shop.space)))
         assert [line.action for line in lines[:3]] == ["2", "1", "0"]
@@ -121,3 +131,25 @@ def test_plain_calls_on_the_same_queue_note_nothing(shop: Within) -> None:
         queue.put(db, 1)
         queue.peek(noting, queue.put(db, 2).id)
         assert (told(shop), trail.effects) == (before, 0)
+
+
+def test_actions_at_the_same_time_have_a_line_each(shop: Within, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "AUDIT_LINES", 20)
+    monkeypatch.setattr(limits, "AUDIT_CLEARED", 5)
+    with shop.opened("shop") as (db, queue), ThreadPoolExecutor(8) as pool:
+        ids = [task.id for task in queue.put_many(db, [1] * 8)]
+
+        def act(id_: str) -> list[str]:
+            names = [f"{id_} {number}" for number in range(6)]
+            for name in names:
+                database = Trail(db, shop.space, Deed("ann", name, "shop", id_, tasks=1)).over()
+                queue.bury(database, id_) if name.endswith(("0", "2", "4")) else queue.kick(database)
+            return names
+
+        acted = {name for names in pool.map(act, ids) for name in names}
+        keys = RootKeys(shop.space)
+        found = [line.action for line in run(db, lambda tr: audit.lines(tr, keys))]
+        assert len(found) == len({*found})
+        assert {*found} - {"create"} <= acted
+        assert 20 <= len(found) <= 25 + 8
+        assert run(db, lambda tr: int.from_bytes(tr[keys.audit_count], "little")) == len(found)

@@ -1,10 +1,10 @@
 """The command `audit`: the last actions of operators."""
 
-from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
 
 import click
+from msgspec.structs import asdict
 
 from fdbqueue.core.database import run
 from fdbqueue.core.root_keys import RootKeys

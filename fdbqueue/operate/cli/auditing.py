@@ -20,8 +20,6 @@ _TOLD = (
     *("timezone", "missed", "paused"),
 )
 """Options with values that stand in the line. Data, keys, headers and texts of failures are left out."""
-
-
 ACTOR_VARIABLE = "FDBQUEUE_ACTOR"
 
 
@@ -66,7 +64,7 @@ class Audited:
         except BaseException:
             self._end(stopped=True)
             raise
-        self._end(stopped=False)
+        self._end()
 
     def about(self, id_: str) -> Database:
         """The database that writes the line of one task among several: its id, or the token of its lease."""
@@ -75,7 +73,7 @@ class Audited:
     def counts(self, tasks: int) -> None:
         self._trails[-1].tasks = tasks
 
-    def _end(self, *, stopped: bool) -> None:
+    def _end(self, stopped: bool = False) -> None:
         for trail in self._trails:
             trail.end(stopped=stopped)
 
