@@ -127,9 +127,9 @@ def presence_of(
     threads: int,
     since: float,
     status: WorkerStatus,
-    full_s: float = 0.0,
     answer: Order = NONE,
     held: int = 0,
+    full_s: float = 0.0,
 ) -> Presence:
     told = fitting(queues)
     return Presence(

@@ -220,20 +220,19 @@ class Worker(ChosenByHandler):
         """
         self._database = database = as_database(db)
         self._runtime = self._database.runtime
-        self._root = root
+        self._root, keys = root, RootKeys(root)
         self._run_id = checked_bytes("run_id", run_id, limits.RUN_ID_BYTES_MAX)
         self._handler = checked_function("handler", handler, "a function of a task")
         self._options = chosen = WorkerOptions.checked(**options)
         self._functions = tasks_in(handler, chosen.batch)
         self._queues = opened(self._database, queues, root)
         self._usual = Usual(self._functions)
-        self._timing = _timing_of(database, RootKeys(root), [queue for queue, _ in self._queues])
+        self._timing = _timing_of(database, keys, [queue for queue, _ in self._queues])
         self._telling = Telling(self._database, checked_hooks(hooks), self._usual, self._timing)
         on_loop = not self._chooses
         begin, end = checked_once("setup", setup, on_loop), checked_once("teardown", teardown, on_loop)
         self._around = Around(self._database, begin, end, self._call_once)
         self._name = f"{self._runtime.host_name()}:{self._runtime.process_id()}"
-        keys = RootKeys(root)
         self._feed = Feed(self._database, self._queues, chosen.overtake)
         self._settling = Settling(database, keys, chosen.asked)
         silence = keeper_of(database, keys).silence
@@ -242,9 +241,7 @@ class Worker(ChosenByHandler):
         self._gate = Gate()
         shown = (lambda: self._session), self._presence, self._gate
         self._appearance = Appearance(self._database, keys, *shown)
-        self._stopped = self._runtime.event()
-        self._freed = self._runtime.event()
-        self._ended = self._runtime.event()
+        self._stopped, self._freed, self._ended = (self._runtime.event() for _ in range(3))
         self._at_once = self._asked_to_stop = False
         self._state = "new"
         self._overrun = 0
@@ -613,7 +610,7 @@ class Worker(ChosenByHandler):
         handler = getattr(self._handler, "__qualname__", type(self._handler).__name__)
         status, is_full = self.status(), not self._pool.free()
         full_s = min((one.for_s for one in status.running), default=0.0) if is_full else 0.0
-        seen = self._since, status, full_s, self._gate.answer(), len(self._heartbeat.look())
+        seen = self._since, status, self._gate.answer(), len(self._heartbeat.look()), full_s
         return presence_of(self._runtime, names, handler, self._places(), *seen)
 
     # The end.
