@@ -358,7 +358,7 @@ def test_tasks_that_fail_count_for_the_number_of_a_process(fleet_of, db, queue):
 
 def test_drained_processes_are_not_replaced(fleet_of, db, queue, space, effects):
     """The fleet ends with the last one. It loses and repeats nothing."""
-    queue.put_many(db, [["sleep", 0.05]] * 100)
+    queue.put_many(db, [["sleep", 0.05]] * 1_000)  # more than they do until both have obeyed
     fleet, keys, drained = fleet_of(OBEY, processes=2, threads=1, **FAST), RootKeys(space), []
 
     def drain(status):
