@@ -5,6 +5,7 @@ import time
 import pytest
 
 from fdbqueue.embedded.transaction import open_private
+from tests.engine.releases import require
 from tests.support import (
     CANCELLED,
     CLUSTER_VERSION_CHANGED,
@@ -26,7 +27,8 @@ NOT_RETRYABLE = [1000, 1025, 1031, 1036, CLUSTER_VERSION_CHANGED, 2000, 2004, 20
 
 
 @pytest.mark.parametrize("code", RETRYABLE)
-def test_on_error_prepares_another_attempt(db, k, code):
+def test_on_error_prepares_another_attempt(db, engine, k, code):
+    require(engine, f"on_error({code})")
     tr = begin(db)
     tr.options.set_max_retry_delay(1)
     tr[k("a")] = b"1"
@@ -190,7 +192,8 @@ def test_the_database_sets_defaults_for_its_transactions(db, k):
     "option",
     ["causal_read_risky", "priority_batch", "priority_system_immediate", "read_priority_low", "lock_aware"],
 )
-def test_an_option_without_meaning_here_is_accepted(db, k, option):
+def test_an_option_without_meaning_here_is_accepted(db, engine, k, option):
+    require(engine, option)
     tr = db.create_transaction()
     getattr(tr.options, f"set_{option}")()
     tr[k("a")] = b"1"
