@@ -189,6 +189,8 @@ class Attempts(Protocol):
 class Manner(Protocol):
     """How the transactions of a database are made, if they are no plain ones (core/pace.py)."""
 
+    def followed_by(self, other: "Manner | None") -> "Manner | None": ...
+
     def attempts(
         self, database: "Database", retry_limit: int | None = None, timeout_s: float | None = None
     ) -> Attempts: ...

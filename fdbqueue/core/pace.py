@@ -16,6 +16,7 @@ from urllib.parse import parse_qs, urlencode
 from fdbqueue.core import limits
 from fdbqueue.core.arguments import checked_timeout, checked_whole
 from fdbqueue.core.database import Database, limit_attempts
+from fdbqueue.core.database import Manner as AnyManner
 from fdbqueue.core.errors import InvalidArgument, UnknownUrl
 from fdbqueue.core.seam import Transaction, engine_errors
 
@@ -111,6 +112,10 @@ class Manner(NamedTuple):
     """None: for ever."""
     is_limited: bool
 
+    def followed_by(self, other: AnyManner | None) -> AnyManner | None:
+        """The manner of the same database for work of another kind."""
+        return other
+
     def attempts(
         self, database: Database, retry_limit: int | None = None, timeout_s: float | None = None
     ) -> "Attempts":
@@ -139,7 +144,8 @@ def manner_of(wishes: Wishes | None, name: str) -> Manner | None:
 
 def paced(database: D, name: str) -> D:
     twin = database.lent()
-    twin.manner = manner_of(database.wishes, name)
+    found = manner_of(database.wishes, name)
+    twin.manner = found if database.manner is None else database.manner.followed_by(found)
     return twin
 
 

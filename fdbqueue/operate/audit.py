@@ -185,6 +185,9 @@ class _Noting:
         self._manner = manner
         self._trail = trail
 
+    def followed_by(self, other: Manner | None) -> "_Noting":
+        return _Noting(other, self._trail)
+
     def attempts(self, database: Database, *bounds: Any) -> Attempts:
         """`bounds`: those of a look. A call that happens once (core/once.py) has none of its own."""
         inner = None if self._manner is None else self._manner.attempts(database, *bounds)

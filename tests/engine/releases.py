@@ -1,6 +1,6 @@
-"""What the releases of FoundationDB do differently, as far as tests of 7.1.67, 7.3.79 and 7.4.6 meet it.
+"""Differences between FoundationDB 7.1.67, 7.3.79 and 7.4.6 that tests meet.
 
-All differences are here. The package meets those of `_SPARE_FUNCTIONS` in fdbqueue/core/binding.py only.
+The package itself meets those of `_SPARE_FUNCTIONS` in fdbqueue/core/binding.py only.
 """
 
 import pytest
@@ -10,7 +10,7 @@ from fdbqueue.core.binding import library_release
 SINCE_7_3 = ("on_error(1078)", "read_priority_low")
 """A library of 7.1 does not retry this error, and refuses this option."""
 MUTATION_BYTES_LESS = 16
-"""An approximate size in 7.1 has so many bytes less for each mutation."""
+"""Bytes that each mutation lacks in an approximate size of 7.1."""
 
 
 def is_before_7_3(engine: str) -> bool:
