@@ -365,6 +365,8 @@ class Worker(ChosenByHandler):
                 if away_s > 0 or (free and not self._gate.enter()):
                     self._return_refill()  # and again in a moment: acks may have begun to take
                     self._stopped.wait(min(away_s or limits.REFILL_LIES_S, limits.REFILL_LIES_S))
+                    if away_s <= 0:
+                        self._take(0, 0.0)  # without a session, no worker hears of the end of a pause
                 elif free:
                     self._start_some(free, until_empty)
                     self._gate.leave()
@@ -457,11 +459,12 @@ class Worker(ChosenByHandler):
         return limits.SUSPECT_DELAY_S * (0.5 + self._runtime.random())
 
     def _take(self, free: int, timeout_s: float) -> Found:
+        """Replace a lost session, and take at most `free` tasks."""
         try:
             if self._session.lost:
                 self._heartbeat.lose_all(self._session)
                 self._session = self._new_session()
-            found = self._feed.take(free, self._session, timeout_s)
+            found = self._feed.take(free, self._session, timeout_s) if free else []
             self._no_tasks.over()
             return found
         except UnknownSession:

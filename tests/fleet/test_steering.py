@@ -122,6 +122,21 @@ def test_a_worker_that_begins_in_a_pause_takes_nothing(
     assert held.began == []
 
 
+def test_a_paused_worker_whose_session_is_lost_resumes(
+    db: Database, space: Any, queue: TaskQueue, keys: RootKeys, held: Held, hired: Any
+) -> None:
+    """It is listed again, with another session, and learns of the end of the pause."""
+    worker, member = hired()
+    order = steering.pause(db, keys)
+    wait_until(lambda: not at_work(members(db, keys), order))
+    worker._session.end()
+    wait_until(lambda: state(db, space) == [PAUSED])
+    assert left(members(db, keys), [member])[0].session != member.session
+    steering.resume(db, keys)
+    queue.put(db, "first")
+    wait_until(lambda: bool(held.began))
+
+
 def test_no_order_outlives_its_session(db: Database, space: Any, keys: RootKeys) -> None:
     session = Session(db, root=space)
     member = made("a", 1, session.id)
