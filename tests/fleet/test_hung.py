@@ -111,14 +111,14 @@ class Fleet:
         self.db, self.clock, self.count = db, clock, 0
         self.queue = TaskQueue.create(db, "q")
 
-    def works(self, usual_s: float | None = None, full: bool = True) -> Task:
+    def works(self, usual_s: float | None = None, full: bool = True, **more: Any) -> Task:
         self.count += 1
         session = fdbqueue.Session(self.db, ttr=10_000)
         self.queue.put(self.db, self.count)
         task = self.queue.take(self.db, session=session)
         running = [{"id": task.id, "queue": "q", "for_s": 1.0, "usual_s": usual_s}]
         told: dict[str, Any] = {"queues": ["q"], "host": "host", "process_id": 7, "running": running}
-        told |= {"seen": self.clock.now(), "full_s": 1.0 if full else 0.0}
+        told |= {"seen": self.clock.now(), "full_s": 1.0 if full else 0.0, **more}
         self.db[KEYS.presence(session.id)] = json.dumps(told).encode()
         return task
 
@@ -146,6 +146,14 @@ def test_doctor_names_the_longest_hanging_task(fleet: Fleet) -> None:
         " so has 1 other task"
     )
     assert fleet.doctor() == [(text, f"fdbqueue explain q {first.id}")]
+
+
+def test_doctor_names_the_hanging_task_of_a_drained_worker(fleet: Fleet) -> None:
+    """A worker that takes nothing is no worker of the queue, but its tasks may hang."""
+    task = fleet.works(0.5, trouble="it is drained")
+    fleet.clock.advance(HUNG_S)
+    text = f"q: task {task.id} has run for 62 s in process 7 on host, where its like take 0.5 s"
+    assert fleet.doctor() == [(text, f"fdbqueue explain q {task.id}")]
 
 
 def test_doctor_tells_of_full_workers_while_tasks_wait(fleet: Fleet) -> None:

@@ -1,6 +1,6 @@
 """The live workers of queues, and their runs. fdbqueue/fleet/status.py writes their presences. One in trouble
-takes nothing, and is not counted. A presence is not written again while all handlers hang, so the time since
-then is added to its runs.
+takes nothing, and is not counted; but its tasks may hang, as those of a drained one. A presence is not
+written again while all handlers hang, so the time since then is added to its runs.
 """
 
 from collections import Counter
@@ -72,19 +72,20 @@ def ask_all_workers(tr: ReadTransaction, keys: RootKeys, now_us: int) -> Callabl
         presences = [
             _presence_of(row.value) for row in rows.to_list() if keys.session_of(bytes(row.key)) not in dead
         ]
-        return _counted([one for one in presences if one is not None and not one.trouble], now_us / 1_000_000)
+        return _counted([one for one in presences if one is not None], now_us / 1_000_000)
 
     return workers
 
 
 def _counted(presences: list[_Presence], now: float) -> LiveWorkers:
-    few = [presence for presence in presences if not presence.more_queues]
+    takers = [presence for presence in presences if not presence.trouble]
+    few = [presence for presence in takers if not presence.more_queues]
     by_queue = Counter(queue for presence in few for queue in set(presence.queues))
     full = {queue: _full_s([one for one in few if queue in one.queues], now) for queue in by_queue}
-    no_other = len(few) == len(presences)
+    no_other = len(few) == len(takers)
     return LiveWorkers(
-        len(presences),
-        len(presences) - len(few),
+        len(takers),
+        len(takers) - len(few),
         by_queue,
         _hung(presences, now),
         {queue: seconds for queue, seconds in full.items() if seconds and no_other},
