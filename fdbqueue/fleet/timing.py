@@ -83,15 +83,18 @@ def heaviest(counted: Counted) -> dict[bytes, Counts]:
 
 
 class Adding:
-    """A body that adds once: after an attempt to commit, another one adds nothing."""
+    """A body that adds once: after an attempt to commit, another one adds nothing.
+
+    Without the option, it adds nothing: no process would clear the counts.
+    """
 
     def __init__(self, queue: TaskQueue, counts: Mapping[bytes, Counts], now_us: Callable[[], int]) -> None:
         self._queue, self._counts, self._now_us = queue, counts, now_us
         self._is_added = False
 
     def __call__(self, tr: Transaction) -> None:
-        shape = self._queue._shape
-        shape.exists(tr)()
-        if not self._is_added:
+        shape = self._queue._calls(tr).shape
+        shape.guard(tr)()  # a change of the options, too, begins the attempt again
+        if shape.settings.chronicle and not self._is_added:
             self._is_added = True
             add_times(tr, shape.shared, self._counts, self._now_us())

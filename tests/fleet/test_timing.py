@@ -97,3 +97,11 @@ def test_the_keys_of_a_queue_are_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(limits, "KEYS_TIMED", 2)
     counted = {bytes([key]): [key] * 2 * BUCKETS for key in range(1, 6)}
     assert set(timing.heaviest({b"": [15] * 2 * BUCKETS, **counted})) == {b"", b"\x04", b"\x05"}
+
+
+def test_counts_end_with_the_option(db: Database) -> None:
+    queue = TaskQueue.create(db, "q", chronicle=True)
+    adding = timing.Adding(queue, {b"": [1] * 2 * BUCKETS}, db.runtime.now_us)
+    TaskQueue.open(db, "q").alter(db, chronicle=None)
+    run(db, adding)
+    assert not list(db.get_range(queue._shape.shared.times.start, queue._shape.shared.times.stop))
