@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from fdbqueue.core.errors import InvalidArgument
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.embedded import FDBError
 from fdbqueue.fleet import status as fleet_status
-from fdbqueue.fleet.gate import Gate
+from fdbqueue.fleet.gate import PAUSED, Gate, Order, ask_order
 from fdbqueue.fleet.options import Event
 from fdbqueue.fleet.status import (
     Appearance,
@@ -107,6 +108,36 @@ def test_progress_alone_is_a_change_of_a_presence(db: Database, clock: StillCloc
         worker.tick()
         [found] = workers(db)
         assert [one.fraction for one in found.running] == [fraction]
+
+
+def test_an_answer_is_shown_at_once(db: Database, clock: StillClock) -> None:
+    worker = Shown(db, clock)
+    worker.tick()
+    worker.gate.obey(Order(PAUSED, 1.0))
+    worker._appearance.tick()
+    assert [(one.state, one.pause) for one in workers(db)] == [(PAUSED, 1.0)]
+
+
+def test_orders_are_read_less_often_than_news_are_written(
+    db: Database, clock: StillClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever happens, a worker without news reads them once in limits.ORDERS_EVERY_S."""
+    worker, read_at = Shown(db, clock), list[float]()
+
+    def seen(*arguments: Any) -> Any:
+        read_at.append(clock.monotonic())
+        return ask_order(*arguments)
+
+    monkeypatch.setattr(fleet_status, "ask_order", seen)
+    for _ in range(10):
+        worker.tick()
+    steps = {later - earlier for earlier, later in pairwise(read_at)}
+    assert steps == {3 * limits.PRESENCE_EVERY_S}
+
+
+def test_a_presence_tells_the_leases_of_its_worker(clock: StillClock) -> None:
+    status = WorkerStatus("working", Tally(), (Running("A", "q", 1.0),), 0)
+    assert presence_of(clock, ["q"], "handler", 1, 0.0, status, held=3).held == 3
 
 
 LOGGING = """

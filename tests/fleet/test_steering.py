@@ -2,16 +2,18 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from fdbqueue import Database, HeldTask, Session, TaskQueue, Worker, workers
 from fdbqueue.core import limits
+from fdbqueue.core.database import run
 from fdbqueue.core.errors import InvalidArgument
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.fleet import steering
-from fdbqueue.fleet.gate import DRAINING, PAUSED, Gate, Order, pause_in
+from fdbqueue.fleet.gate import DRAINING, NONE, PAUSED, Gate, Order, ask_order, pause_in
 from fdbqueue.fleet.status import Presence, Tally
 from fdbqueue.fleet.steering import Member, at_work, chosen, left, members, releases
 from tests.support import PATIENCE_S, wait_until
@@ -150,6 +152,42 @@ def test_a_drain_is_not_taken_back_by_a_lost_session() -> None:
     gate.obey(Order(DRAINING))
     gate.obey(Order(PAUSED, 1.0))
     assert gate.is_drained
+
+
+def test_a_drain_goes_before_a_pause(db: Database, space: Any, keys: RootKeys) -> None:
+    with Session(db, root=space) as session:
+        steering.pause(db, keys)
+        steering.drain(db, keys, [made("a", 1, session.id)])
+        assert run(db, lambda tr: ask_order(tr, keys, session.id)()) == Order(DRAINING)
+
+
+def test_a_drain_reaches_more_workers_than_one_transaction_asks(
+    db: Database, space: Any, keys: RootKeys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "CLOCKS_MAX", 1)
+    with Session(db, root=space) as one, Session(db, root=space) as other:
+        steering.drain(db, keys, [made("a", 1, one.id), made("a", 2, other.id)])
+        assert [db[keys.drain(session.id)] for session in (one, other)] == [b"", b""]
+
+
+def test_a_pause_is_answered_after_the_takes_of_all_threads() -> None:
+    gate, order = Gate(), Order(PAUSED, 1.0)
+    assert gate.enter()
+    gate.obey(order)
+    assert gate.answer() == NONE
+    gate.is_idle = lambda: False
+    gate.leave()
+    assert gate.answer() == NONE
+    gate.is_idle = lambda: True
+    assert (gate.answer(), gate.enter(), gate.answer()) == (order, False, order)
+
+
+def test_a_worker_is_known_by_its_process_and_its_begin() -> None:
+    """Another worker may have the process id of one that has ended."""
+    first, later = made("a", 1, b"1"), made("a", 1, b"2")
+    assert left([later], [first]) == [later]
+    later = Member(b"2", replace(later.presence, since=1.0))
+    assert left([later], [first]) == []
 
 
 def test_a_damaged_pause_is_a_pause() -> None:
