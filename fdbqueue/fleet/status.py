@@ -233,26 +233,29 @@ class Appearance:
         self._due_at = self._orders_due_at = float("-inf")
 
     def begin(self) -> None:
-        """Learn before the first take whether the fleet is paused. Reads: two keys."""
-        session = self._session()
-        self._gate.obey(run(self._database, lambda tr: ask_order(tr.snapshot, self._root, session.id)()))
+        """Show the worker, and learn whether the fleet is paused, before the first take."""
+        self._show(self._session(), self._current(), self._runtime.monotonic(), None)
 
     def tick(self) -> float:
         """Write the presence and read orders, as far as that is due; return the time of the next tick.
 
-        An answer is due at once. Without news, orders are read every limits.ORDERS_EVERY_S.
+        An answer is due at once, as is another session. Without news, orders are read every
+        limits.ORDERS_EVERY_S.
         """
-        now = self._runtime.monotonic()
-        if now >= self._due_at or self._owes_answer:
+        now, session = self._runtime.monotonic(), self._session()
+        if now >= self._due_at or self._owes_answer or session.id != self._shown[0]:
             self._due_at = now + limits.PRESENCE_EVERY_S
-            self._show(self._session(), self._current(), now)
+            self._show(session, self._current(), now, limits.CLOSE_TIMEOUT_S)
         return now if self._owes_answer else self._due_at
 
     @property
     def _owes_answer(self) -> bool:
         return self._gate.answer() != self._answered
 
-    def _show(self, session: Session, current: Presence, now: float) -> None:
+    def _show(self, session: Session, current: Presence, now: float, timeout_s: float | None) -> None:
+        """Write the presence, and obey. A pause conflicts with the first presence of a session: whoever gives
+        it finds the presence, or the worker finds the pause.
+        """
         running = tuple((one.id, one.cancelled, one.fraction) for one in current.running)
         answered, memory = Order(current.state, current.pause), current.memory_bytes // _MEMORY_STEP
         news = (session.id, (current.tally, running, current.trouble, current.full_s > 0, answered, memory))
@@ -260,7 +263,8 @@ class Appearance:
             return
 
         def body(tr: Any) -> Order:
-            check, order = session.ask(tr), ask_order(tr.snapshot, self._root, session.id)
+            reader = tr.snapshot if session.id == self._shown[0] else tr
+            check, order = session.ask(tr), ask_order(reader, self._root, session.id)
             check()
             if news != self._shown:
                 bypass_storage_quota(tr)  # also on a full disk: workers make room there
@@ -269,7 +273,7 @@ class Appearance:
 
         # A worker that was stalled may find its session over: it is shown again with its next session.
         with suppress(UnknownSession):
-            order = run(self._database, body, timeout_s=limits.CLOSE_TIMEOUT_S)
+            order = run(self._database, body, timeout_s=timeout_s)
             self._orders_due_at = now + limits.ORDERS_EVERY_S
             self._shown, self._answered = news, answered
             self._gate.obey(order)

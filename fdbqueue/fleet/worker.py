@@ -275,7 +275,6 @@ class Worker(ChosenByHandler):
             undo.callback(self._say_ended)
             self._session = self._new_session()
             undo.callback(self._end_session)
-            self._appearance.begin()
             self._pool = ThreadPool(self._database, self._places(), self._work, self._freed)
             undo.callback(self._pool.end)
             if len(self._queues) == 1 and not (self._options.transactional or self._options.batch):
@@ -283,6 +282,7 @@ class Worker(ChosenByHandler):
                 asked = self._session_that_takes, self._pool.free, self._held, self._freed
                 self._refill = Refill(self._database, queue, *asked, self._options.overtake)
                 self._settling.acks, self._gate.is_idle = self._refill.acks, self._refill.is_idle
+            self._appearance.begin()
             self._heartbeat.start()
             undo.callback(self._heartbeat.end, limits.CLOSE_TIMEOUT_S)
             if self._timing is not None:

@@ -16,6 +16,7 @@ from fdbqueue.core.errors import InvalidArgument
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.embedded import FDBError
 from fdbqueue.fleet import status as fleet_status
+from fdbqueue.fleet import steering
 from fdbqueue.fleet.gate import PAUSED, Gate, Order, ask_order
 from fdbqueue.fleet.options import Event
 from fdbqueue.fleet.status import (
@@ -116,6 +117,33 @@ def test_an_answer_is_shown_at_once(db: Database, clock: StillClock) -> None:
     worker.gate.obey(Order(PAUSED, 1.0))
     worker._appearance.tick()
     assert [(one.state, one.pause) for one in workers(db)] == [(PAUSED, 1.0)]
+
+
+def test_a_pause_finds_a_worker_or_the_worker_finds_it(
+    db: Database, clock: StillClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pause commits while the first presence of a worker is on its way."""
+    worker, keys = Shown(db, clock), RootKeys(DEFAULT_ROOT)
+
+    def seen(*arguments: Any) -> Any:
+        asked = ask_order(*arguments)
+        if steering.paused(db, keys) is None:
+            steering.pause(db, keys)
+            assert steering.members(db, keys) == []
+        return asked
+
+    monkeypatch.setattr(fleet_status, "ask_order", seen)
+    worker._appearance.begin()
+    assert not worker.gate.enter()
+
+
+def test_another_session_is_shown_at_once(db: Database, clock: StillClock) -> None:
+    worker = Shown(db, clock)
+    worker.tick()
+    worker.session.end()
+    worker.session = Session(db)
+    worker._appearance.tick()
+    assert len(workers(db)) == 1
 
 
 def test_orders_are_read_less_often_than_news_are_written(
