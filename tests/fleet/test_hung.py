@@ -93,6 +93,17 @@ def test_a_worker_tells_its_threads_and_its_usual_time(db, space, queue, monkeyp
         wait_until(lambda: not any(one.full_s for one in workers(db, root=space)))
 
 
+def test_a_failed_run_tells_nothing_of_the_usual_time(db: Database, space: Any, queue: TaskQueue) -> None:
+    def fail(_: Any) -> None:
+        raise ValueError
+
+    task = queue.put(db, "x")
+    worker = Worker(db, queue, fail, root=space, attempts=1)
+    worker.run(until_empty=True)
+    assert worker.status().tally.buried == 1
+    assert worker._usual.seconds("jobs", task) is None
+
+
 @pytest.fixture
 def clock() -> StillClock:
     return StillClock()
@@ -166,6 +177,23 @@ def test_doctor_tells_of_full_workers_while_tasks_wait(fleet: Fleet) -> None:
     assert fleet.doctor() == [(text, "fdbqueue explain q")]
     fleet.works(full=False)
     assert fleet.doctor() == []
+
+
+def test_a_worker_of_any_queue_may_have_a_free_thread(fleet: Fleet) -> None:
+    """With more queues than its presence names, it may take from this one, too."""
+    fleet.works()
+    fleet.queue.put(fleet.db, "waits")
+    fleet.clock.advance(FULL_S)
+    assert fleet.doctor() != []
+    fleet.works(full=False, queues=["other"], more_queues=1)
+    assert fleet.doctor() == []
+
+
+def test_a_clock_that_is_ahead_makes_no_run_shorter(fleet: Fleet) -> None:
+    task = fleet.works(0.5, seen=fleet.clock.now() + 100)
+    found = fleet.queue.explain(fleet.db, task).run
+    assert found is not None
+    assert found.for_s == 1.0
 
 
 def test_explain_tells_the_runs_that_hold_all_threads(fleet: Fleet) -> None:

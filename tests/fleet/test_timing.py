@@ -1,16 +1,22 @@
 """A worker tells how long the tasks of a queue with a chronicle waited and ran, once a minute."""
 
+import threading
 from collections.abc import Iterator
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 import fdbqueue
 from fdbqueue import Database, Overview, TaskQueue, Worker
 from fdbqueue.core import limits
+from fdbqueue.core.arguments import key_bytes
 from fdbqueue.core.database import run
+from fdbqueue.core.sessions.keeper import keeper_of
 from fdbqueue.fleet import timing
-from fdbqueue.tasks.times import BUCKETS, Times
+from fdbqueue.fleet.held import Hold
+from fdbqueue.tasks.times import BUCKETS, Times, bucket_of
+from tests.support import wait_until
 
 
 @pytest.fixture
@@ -97,6 +103,42 @@ def test_the_keys_of_a_queue_are_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(limits, "KEYS_TIMED", 2)
     counted = {bytes([key]): [key] * 2 * BUCKETS for key in range(1, 6)}
     assert set(timing.heaviest({b"": [15] * 2 * BUCKETS, **counted})) == {b"", b"\x04", b"\x05"}
+
+
+def test_a_worker_is_a_chore_while_it_works(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "TIMES_ADDED_EVERY_S", 0.0)
+    queue, ends = TaskQueue.create(db, "q", chronicle=True), threading.Event()
+    keeper = keeper_of(db, queue._shape.root)
+    worker = Worker(db, "q", lambda task: ends.wait() if task.data else None, threads=1)
+    queue.put_many(db, [0, 1])
+    worker.start()
+    try:
+        wait_until(lambda: worker.status().tally.done == 1)
+        wait_until(lambda: keeper.tick() or counts(times_of(Overview(), db)[0])[1] == 1)
+        assert worker._timing in keeper._added
+    finally:
+        ends.set()
+        worker.stop()
+        worker.join()
+    assert keeper._added == []
+
+
+def held(key: Any, waited_s: float) -> Hold:
+    """Of a first attempt, which has begun."""
+    task = SimpleNamespace(queue="q", key=key, created=10.0, taken=10.0 + waited_s, attempts=1)
+    return cast(Hold, SimpleNamespace(task=task, began_at=0.0))
+
+
+def test_waits_and_runs_are_counted_apart_and_by_key(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key of more than limits.KEYS_COUNTED, with the whole queue, counts for the queue only."""
+    monkeypatch.setattr(limits, "KEYS_COUNTED", 2)
+    queue = TaskQueue.create(db, "q", "fair", chronicle=True)
+    found = timing.Timing(db, queue._shape.root, [queue])
+    for key in "aba":
+        found.note(held(key, 4.0), 0.5)
+    places = (bucket_of(4.0), BUCKETS + bucket_of(0.5))
+    told = {key: [numbers[place] for place in places] for key, numbers in found._counted["q"].items()}
+    assert told == {b"": [3, 3], key_bytes("a"): [2, 2]}
 
 
 def test_counts_end_with_the_option(db: Database) -> None:

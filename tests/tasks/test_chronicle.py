@@ -108,6 +108,19 @@ def test_the_keeper_stores_points(still: tuple[Database, StillClock]) -> None:
     assert verify(db).findings == ()
 
 
+def test_a_point_counts_all_ends_and_all_failures(still: tuple[Database, StillClock]) -> None:
+    db, clock = still
+    queue = TaskQueue.create(db, "q", chronicle=True)
+    ids = queue.put_many(db, range(9))
+    for end in (queue.ack, queue.delete, queue.release, queue.bury, queue.bury):
+        end(db, queue.take(db, 0))
+    queue.cancel(db, ids[-1])
+    swept_at_once(db, queue, [clock.now_us()])
+    [point] = known(places(db, queue, clock.now_us())[0])
+    assert (point.put, point.done, point.failed) == (9, 3, 3)
+    assert (point.ready, point.taken, point.delayed, point.buried) == (4, 0, 0, 2)
+
+
 def test_points_go_with_the_option(still: tuple[Database, StillClock]) -> None:
     db, clock = still
     queue = TaskQueue.create(db, "q")
@@ -116,7 +129,10 @@ def test_points_go_with_the_option(still: tuple[Database, StillClock]) -> None:
     queue = TaskQueue.open(db, "q")
     swept_at_once(db, queue, [clock.now_us()])
     assert known(places(db, queue, clock.now_us())[0])
+    keys = queue._shape.shared
+    db[keys.times_at(times.span_of(clock.now_us()), b"")] = bytes(times.COUNTS_BYTES)
     queue.alter(db, chronicle=None)
+    assert not list(db.get_range(keys.times.start, keys.times.stop))
     assert TaskQueue.open(db, "q")._shape.sweeping == ()
     assert not known(places(db, queue, clock.now_us())[0])
     with pytest.raises(InvalidArgument, match="chronicle"):

@@ -52,3 +52,25 @@ def test_a_look_reads_a_bounded_number_of_tasks(bench: MakeBench, set_limits: Se
         b.put("x", key="c")
         b.take()
     assert sum(one.taken for one in noisy_keys(b.db, b.queue) or ()) <= limits.RUNS_LOOKED_AT_MAX
+
+
+def test_partitions_share_the_reads_of_a_look(bench: MakeBench, set_limits: SetLimits) -> None:
+    """Two partitions with an equal number of taken tasks: three of each are read."""
+    set_limits(RUNS_LOOKED_AT_MAX=6)
+    b = bench("fair", partitions=2)
+    for number in range(40):
+        b.put("x", key="loud" if number % 4 else number)
+        b.take()
+    [loud] = noisy_keys(b.db, b.queue) or ()
+    assert (loud.key, loud.taken <= limits.RUNS_LOOKED_AT_MAX) == ("loud", True)
+
+
+def test_a_damaged_key_is_not_named(bench: MakeBench) -> None:
+    b = bench("fair")
+    for key in ["loud"] * 4 + ["calm"]:
+        b.put("x", key=key)
+        b.take()
+    under = b.queue._shape.keys.taken
+    for row in list(b.db.get_range(under.start, under.stop))[:4]:
+        b.db[row.key] = b"\xff"
+    assert [one.key for one in noisy_keys(b.db, b.queue) or ()] == []
