@@ -82,8 +82,8 @@ def told_values(values: Mapping[str, Any]) -> dict[str, str]:
     return {name: shortened(told_option(value), limits.AUDIT_TEXT_LENGTH) for name, value in values.items()}
 
 
-def write(tr: Transaction, keys: RootKeys, line: AuditLine, random: bytes) -> None:
-    """Add a line, and clear the oldest ones if there are too many.
+def write(tr: Transaction, keys: RootKeys, line: AuditLine, random: bytes) -> bytes:
+    """Add a line, and clear the oldest ones if there are too many. Return the key of the line.
 
     Reads: the last line and the number of the lines by snapshot; now and then the oldest ones, serialisably.
     Writes: the line, the number; clears the oldest ones.
@@ -102,7 +102,9 @@ def write(tr: Transaction, keys: RootKeys, line: AuditLine, random: bytes) -> No
     tr.add(keys.audit_count, (1).to_bytes(8, "little"))
     behind = [found[0] + 1 for row in last if (found := keys.audit_in(bytes(row.key)))]
     place = max(round(line.at * 1_000_000), *behind, 0)
-    tr.set(keys.audit_line(place, random), msgspec.msgpack.encode(line))
+    key: bytes = keys.audit_line(place, random)
+    tr.set(key, msgspec.msgpack.encode(line))
+    return key
 
 
 def lines(tr: ReadTransaction, keys: RootKeys, queue: str | None = None) -> list[AuditLine]:
@@ -124,8 +126,10 @@ class Trail:
         self._keys = RootKeys(root)
         self._deed = deed
         self._random = self._new_random()
-        self.effects = 0
-        """Transactions with an effect."""
+        self._key: bytes | None = None
+        """That of the line in the last attempt to write it."""
+        self._is_there = False
+        """True once a transaction has seen the line."""
         self.tasks: int | None = deed.tasks
 
     def over(self) -> Database:
@@ -135,9 +139,15 @@ class Trail:
         return lent
 
     def note(self, tr: Transaction) -> None:
-        """Write the first line of the action."""
-        phase = BEGUN if self._deed.is_bulk else DONE
-        write(tr, self._keys, self._line(phase, told_values(self._before(tr))), self._random)
+        """Write the first line of the action, unless an earlier attempt of a transaction has committed it."""
+        if not self._has_begun(tr):
+            phase = BEGUN if self._deed.is_bulk else DONE
+            line = self._line(phase, told_values(self._before(tr)))
+            self._key = write(tr, self._keys, line, self._random)
+
+    def _has_begun(self, tr: Transaction) -> bool:
+        self._is_there = self._is_there or (self._key is not None and tr.get(self._key).present())
+        return self._is_there
 
     def end(self, *, stopped: bool = False) -> None:
         """Write the last line of an action on many tasks, if it has had an effect.
@@ -149,9 +159,14 @@ class Trail:
             self._end(STOPPED if stopped else ENDED)
 
     def _end(self, phase: str) -> None:
-        if self._deed.is_bulk and self.effects:
-            line, random = self._line(phase, {}), self._new_random()
-            run_once(self._database, self._keys, lambda tr: write(tr, self._keys, line, random))
+        line, random = self._line(phase, {}), self._new_random()
+
+        def body(tr: Transaction) -> None:
+            if self._has_begun(tr):
+                write(tr, self._keys, line, random)
+
+        if self._deed.is_bulk and self._key is not None:
+            run_once(self._database, self._keys, body)
 
     def _new_random(self) -> bytes:
         return self._database.runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES)
@@ -191,11 +206,7 @@ class _Noting:
     def attempts(self, database: Database, *bounds: Any) -> Attempts:
         """`bounds`: those of a look. A call that happens once (core/once.py) has none of its own."""
         inner = None if self._manner is None else self._manner.attempts(database, *bounds)
-        notes = None
-        if not bounds:
-            notes = None if self._trail.effects else self._trail.note
-            self._trail.effects += 1
-        return _Attempts(inner, bounds, notes)
+        return _Attempts(inner, bounds, None if bounds else self._trail.note)
 
 
 class _Attempts:

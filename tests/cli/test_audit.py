@@ -7,6 +7,7 @@ import pytest
 from fdbqueue import TaskQueue
 from fdbqueue.core import limits
 from fdbqueue.core.database import run
+from fdbqueue.core.errors import TaskNotFound
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.operate import audit
 from fdbqueue.operate.audit import Deed, Trail
@@ -126,11 +127,27 @@ def test_plain_calls_on_the_same_queue_note_nothing(shop: Within) -> None:
     with shop.opened("shop") as (db, queue):
         assert isinstance(queue, TaskQueue)
         before = told(shop)
-        trail = Trail(db, shop.space, Deed("ann", "pause", "shop"))
-        noting = trail.over()
+        noting = Trail(db, shop.space, Deed("ann", "pause", "shop")).over()
         queue.put(db, 1)
         queue.peek(noting, queue.put(db, 2).id)
-        assert (told(shop), trail.effects) == (before, 0)
+        assert told(shop) == before
+
+
+def test_the_line_comes_with_the_first_transaction_that_commits(shop: Within) -> None:
+    with shop.opened("shop") as (db, queue):
+        id_, before = queue.put(db, 1).id, told(shop)
+        for is_bulk, phases in ((False, ["done"]), (True, ["ended", "begun"])):
+            trail = Trail(db, shop.space, Deed("ann", "bury", "shop", is_bulk=is_bulk))
+            noting = trail.over()
+            with pytest.raises(TaskNotFound):
+                queue.bury(noting, "0" * 32)
+            trail.end(stopped=True)
+            assert told(shop) == before
+            queue.bury(noting, id_)
+            queue.kick(noting)
+            trail.end()
+            assert [line[4] for line in told(shop)[: -len(before)]] == phases
+            before = told(shop)
 
 
 def test_actions_at_the_same_time_have_a_line_each(shop: Within, monkeypatch: pytest.MonkeyPatch) -> None:
