@@ -12,6 +12,7 @@ from functools import partial
 from fdbqueue.core import limits
 from fdbqueue.core.database import Database, run
 from fdbqueue.core.errors import InvalidArgument
+from fdbqueue.core.once import run_once
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.seam import Transaction
 from fdbqueue.core.sessions.ending import ask_holder
@@ -75,7 +76,7 @@ def drain(db: Database, keys: RootKeys, those: Sequence[Member]) -> None:
     Reads: their sessions. Writes: a key for each that is alive. Conflicts: the ends of the sessions.
     """
     for some in _batches(those):
-        run(db, partial(_drain, keys, some))
+        run_once(db, keys, partial(_drain, keys, some))
 
 
 def _drain(keys: RootKeys, some: Sequence[Member], tr: Transaction) -> None:
@@ -98,12 +99,12 @@ def pause(db: Database, keys: RootKeys) -> Order:
             tr.set(keys.pause, pause_value(now_us))
         return found if found.state == PAUSED else Order(PAUSED, now_us / 1_000_000)
 
-    return run(db, body)
+    return run_once(db, keys, body)
 
 
 def resume(db: Database, keys: RootKeys) -> None:
     """Writes: a clear of one key."""
-    run(db, lambda tr: tr.clear(keys.pause))
+    run_once(db, keys, lambda tr: tr.clear(keys.pause))
 
 
 def paused(db: Database, keys: RootKeys) -> Order | None:

@@ -39,6 +39,8 @@ AFTER: Mapping[str, Mapping[str, Any]] = {
     **{name: {"state": name} for name in ("cancel", "delete", "complete", "fail")},
     "bury": {"state": "buried"},
     "dead kick": {"state": "ready"},
+    "fleet pause": {"paused": True},
+    "fleet resume": {"paused": False},
 }
 """The values after an action, if its options do not tell them."""
 

@@ -42,6 +42,13 @@ def test_an_order_is_obeyed_before_the_command_ends(program: Within, worker: Wor
     assert program.rows("fleet", "drain", row["worker"]) == [{"worker": row["worker"], "state": "ended"}]
     assert worker.join(PATIENCE_S)
     assert worker.drained
+    lines = [(line["action"], line["after"]) for line in program.rows("audit")]
+    drained, resumed, paused, _ = lines
+    assert drained == ("fleet drain", {"targets": row["worker"]})
+    assert (resumed, paused) == (
+        ("fleet resume", {"paused": "False"}),
+        ("fleet pause", {"paused": "True"}),
+    )
 
 
 def test_a_wrong_target_is_refused(program: Within) -> None:

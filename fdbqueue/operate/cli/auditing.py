@@ -17,7 +17,7 @@ _TOLD = (
     *("capacity", "ttl", "ttr", "pri", "key_concurrency", "weights", "retain_s", "attempts", "backoff"),
     *("result_ttl", "without", "kind", "codec", "partitions", "number", "slots", "rate", "per", "burst"),
     *("per_key", "rate_per_s", "into", "limit", "error", "count", "everything", "every", "expression"),
-    *("timezone", "missed", "paused"),
+    *("timezone", "missed", "paused", "targets"),
 )
 """Options with values that stand in the line. Data, keys, headers and texts of failures are left out."""
 ACTOR_VARIABLE = "FDBQUEUE_ACTOR"

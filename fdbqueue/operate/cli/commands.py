@@ -94,10 +94,10 @@ COMMANDS: Mapping[str, Named] = {
 """The commands: for each, its module and the first sentence of its help text."""
 AUDITED = (
     *("alter", "aside", "bury", "cancel", "change", "clear", "complete", "create", "dead edit", "dead kick"),
-    *("delete", "drop", "fail", "group cancel", "group close", "import file", "kick", "limit delete"),
-    *("limit set", "pause", "redrive pause", "redrive resume", "redrive start", "redrive stop"),
-    *("release-all", "repartition", "result", "resume", "schedule change", "schedule create"),
-    *("schedule delete", "schedule pause", "schedule resume", "schedule run", "truncate"),
+    *("delete", "drop", "fail", "fleet drain", "fleet pause", "fleet resume", "group cancel", "group close"),
+    *("import file", "kick", "limit delete", "limit set", "pause", "redrive pause", "redrive resume"),
+    *("redrive start", "redrive stop", "release-all", "repartition", "result", "resume", "schedule change"),
+    *("schedule create", "schedule delete", "schedule pause", "schedule resume", "schedule run", "truncate"),
 )
 """The commands that write a line of the audit (auditing.py), if they change something."""
 

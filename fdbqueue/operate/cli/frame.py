@@ -378,6 +378,7 @@ def _audited(context: click.Context, place: Place, arguments: Mapping[str, Any])
     above = context.parent
     of_group = above is not None and above.parent is not None
     path = f"{above.info_name} {context.info_name}" if above and of_group else f"{context.info_name}"
+    path = f"{path} {arguments['action']}" if arguments.get("action") else path
     return late.auditing.Audited(path, arguments, place.root) if path in AUDITED else None
 
 
