@@ -118,6 +118,7 @@ def test_refused_actions_change_nothing(browser: Browser, db: Database, ids: dic
     browser.post("/queues/mail/redrive", 403, sure="yes", into="payroll", rate="1")
     browser.post("/queues/mail/kick-class", 403, sure="yes", text="4111")
     browser.get(f"{path_of('mail', 'dead')}?text=4111", 403)
+    browser.post("/queues/mail/redrive", 403, sure="yes", into="mail", rate="1")
     assert TaskQueue.open(db, "mail").statistics(db)["tasks"] == before
     assert of(db) == []
 
@@ -145,6 +146,28 @@ def test_each_action_is_a_line_with_its_actor(
     page = as_role(browser, "guest").said("/audit")
     assert "clerk@example.com" in page
     assert "payroll" not in page
+
+
+def test_no_line_tells_the_name_of_a_hidden_queue(browser: Browser, db: Database) -> None:
+    as_role(browser, "owner").act("/queues/mail/redrive", into="payroll", rate="0.001")
+    assert of(db)[0].after == {"rate": "0.001", "into": "payroll"}
+    for path in ("/audit", path_of("mail", "dead")):
+        assert "payroll" in as_role(browser, "owner").said(path)
+        assert "payroll" not in as_role(browser, "guest").said(path)
+
+
+def test_a_line_tells_no_field_that_its_action_ignores(browser: Browser, db: Database) -> None:
+    as_role(browser, "owner").act("/queues/mail/pause", limit="7", count="3", error="Declined")
+    assert of(db)[0].after == {"paused": "True"}
+
+
+def test_a_refused_edit_logs_no_data(
+    browser: Browser, ids: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    edit = path_of("mail", "tasks", ids["buried"], "edit")
+    as_role(browser, "owner").post(edit, 400, sure="yes", data="card 4111")
+    assert "refused" in caplog.text
+    assert "4111" not in caplog.text
 
 
 @pytest.mark.usefixtures("ids")

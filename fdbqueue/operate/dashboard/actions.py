@@ -73,6 +73,8 @@ class Action:
     """The action that its request must be allowed to take."""
     is_bulk: bool = False
     """True if it may change many tasks."""
+    tells: tuple[str, ...] = ()
+    """Fields of its form that stand in the line of the audit."""
 
 
 def _told(act: Callable[[Target], object], outcome: str) -> Callable[[Target, Form], str]:
@@ -191,13 +193,22 @@ QUEUE_ACTIONS = {
             "Tasks of this queue will be taken again.",
             _told(lambda t: t.tasks().resume(t.database), "Resumed: tasks are taken again."),
         ),
-        Action("kick", "Kick", "Buried tasks become ready, at once.", _kick, fields=(_COUNT,), is_bulk=True),
+        Action(
+            "kick",
+            "Kick",
+            "Buried tasks become ready, at once.",
+            _kick,
+            fields=(_COUNT,),
+            is_bulk=True,
+            tells=("count",),
+        ),
         Action(
             "kick-class",
             "Kick all",
             "All buried tasks that match become ready, at once.",
             _kick_class,
             is_bulk=True,
+            tells=("error",),
         ),
         Action(
             "redrive",
@@ -211,6 +222,7 @@ QUEUE_ACTIONS = {
                 Field("limit", "At most", help="empty for all"),
             ),
             drives=True,
+            tells=("rate", "into", "limit", "error"),
         ),
         Action(
             "redrive-pause",
@@ -285,8 +297,6 @@ TASK_ACTIONS = {
 }
 
 
-TOLD = ("count", "rate", "into", "limit", "error")
-"""Fields of forms that stand in the line of the audit."""
 UNTOLD = ("data", "result", "reason")
 """Fields that no log has: data of tasks."""
 

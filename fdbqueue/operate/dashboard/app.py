@@ -39,7 +39,6 @@ from fdbqueue.operate.audit import AFTER, Deed, Trail, lines, told_values
 from fdbqueue.operate.dashboard.actions import (
     QUEUE_ACTIONS,
     TASK_ACTIONS,
-    TOLD,
     UNTOLD,
     Action,
     Target,
@@ -68,7 +67,6 @@ from fdbqueue.operate.dashboard.roles import (
     Actor,
     Authorize,
     Roles,
-    hidden_in,
     roles_of,
 )
 from fdbqueue.operate.dashboard.views import DeadView, name_in, queue_view, segment, task_view
@@ -187,9 +185,9 @@ class Pages:
         Raises: FormRefused for a queue that the request may not look at.
         """
         self._roles.require(request, LOOK, given["name"])
-        room, redaction = self._room, self._roles.redaction_for(request, given["name"])
+        room, seen = self._room, partial(self._roles.seen, request, given["name"])
         look = partial(see, database=room.database, root=room.root, now=room.runtime.now(), **given)
-        return await room.look(lambda tr: view(hidden_in(look(tr), redaction)))
+        return await room.look(lambda tr: view(seen(look(tr))))
 
     def _page(self, request: Request, template: str, view: object, actions: Mapping[str, Action]) -> Response:
         """A page with buttons, and with the outcome of the action that has brought the browser here."""
@@ -303,9 +301,11 @@ class Posting:
         self, request: Request, action: Action, queue: str, form: Mapping[str, str]
     ) -> tuple[Redaction | None, str]:
         """The redaction of the actor, and its name. Raises: FormRefused."""
-        asked = [(LOOK, queue), (action.needs, queue), *[(PAYLOADS, queue)] * (action.name == "edit")]
         into, redaction = form.get("into", "").strip(), self._roles.redaction_for(request, queue)
-        for needed, name in [*asked, *[(ACT, into)] * bool(into)]:
+        asked = [(LOOK, queue), (action.needs, queue), *[(ACT, into)] * bool(into)]
+        if action.name == "edit" or into:  # data of this queue can be read in the other one
+            asked.append((PAYLOADS, queue))
+        for needed, name in asked:
             self._roles.require(request, needed, name)
         if form.get("text") and redaction is not None:
             raise FormRefused(NO_SEARCH, 403)
@@ -313,7 +313,7 @@ class Posting:
 
     def _audited(self, actor: str, action: Action, target: Target, form: Mapping[str, str]) -> Target:
         """The target with a database that writes the line of the action."""
-        told = {name: form[name] for name in TOLD if form.get(name)}
+        told = {name: form[name] for name in action.tells if form.get(name)}
         states = AFTER.get("dead kick" if target.id and action.name == "kick" else action.name, {})
         after = told_values({**told, **states})
         named = (actor, action.name, target.queue, target.id)
@@ -331,7 +331,8 @@ class Posting:
         try:
             outcome = await self._room.call(partial(performed, action, target, form))
         except FdbQueueError as error:
-            _log.warning("%s by %s %s was refused: %s", said, address, shown(given), error)
+            why = type(error).__name__ if any(map(form.get, UNTOLD)) else error  # it may tell the data
+            _log.warning("%s by %s %s was refused: %s", said, address, shown(given), why)
             raise
         except DatabaseSilent as error:
             _log.warning("%s by %s %s has no known outcome: %s", said, address, shown(given), error)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+import msgspec
 from starlette.requests import Request
 
 from fdbqueue.core import limits
@@ -76,6 +77,17 @@ class Roles:
     def redaction_for(self, request: Request, queue: str) -> Redaction | None:
         return self.redaction if self.may(request, PAYLOADS, queue) else whole()
 
+    def seen(self, request: Request, queue: str, look: Look) -> Look:
+        """The look without its hidden parts, and without the names of queues that the request may not see."""
+        look = hidden_in(look, self.redaction_for(request, queue))
+        if isinstance(look, QueueLook | DeadLook) and look.redrive is not None and look.redrive.into:
+            into = self._name(request, look.redrive.into)
+            look = replace(look, redrive=replace(look.redrive, into=into))
+        return look
+
+    def _name(self, request: Request, queue: str) -> str:
+        return queue if self.may(request, LOOK, queue) else HIDDEN
+
     def view(self, request: Request, view: QueuesView, history: History) -> QueuesView:
         """The first page with the queues that the request may look at."""
         if self.authorize is None:
@@ -103,7 +115,12 @@ class Roles:
     def lines(self, request: Request, lines: Sequence[AuditLine]) -> list[AuditLine]:
         """The lines of the audit about queues that the request may look at."""
         allowed = {queue: self.may(request, LOOK, queue or None) for queue in {one.queue for one in lines}}
-        return [one for one in lines if allowed[one.queue]]
+        return [self._line(request, one) for one in lines if allowed[one.queue]]
+
+    def _line(self, request: Request, line: AuditLine) -> AuditLine:
+        into = line.after.get("into")
+        after = {**line.after, "into": self._name(request, into)} if into else line.after
+        return msgspec.structs.replace(line, after=after)
 
 
 def roles_of(write: bool, authorize: Any, actor: Any, redact: Any) -> Roles:
