@@ -2,8 +2,8 @@
 
 A rule decides about each part by its path, such as `data.card` or `headers.token`; the elements of a list
 have the path of the list. A hidden part is shown as `***`, with all that lies below it. A text of a failure
-may repeat a hidden value, so it is hidden there, too. A payload without parts, such as bytes, is hidden as a
-whole, if a path goes into it. Nothing that is stored changes.
+may repeat a hidden value, so it is hidden there, too. A value without parts, such as bytes or a text of JSON,
+is hidden as a whole, if a path goes into it. Nothing that is stored changes.
 """
 
 import json
@@ -93,11 +93,12 @@ class Redaction:
         """True for a value without parts that may have a hidden one in it. A function has seen the value."""
         if isinstance(value, Unreadable):
             return not self._paths or self._goes_into(path)
-        return not isinstance(value, _OPEN) and self._goes_into(path)
+        is_open = isinstance(value, _OPEN) and not (isinstance(value, str) and value.lstrip()[:1] in _NESTED)
+        return not is_open and self._goes_into(path)
 
     def _leaves(self, path: str, value: Any, hidden: bool = False) -> Iterator[Any]:
         """Each hidden value that has no parts."""
-        hidden = hidden or self.hides(path, value)
+        hidden = hidden or self.hides(path, value) or self._is_closed(path, value)
         if isinstance(value, Mapping):
             for name, below in value.items():
                 yield from self._leaves(f"{path}.{name}", below, hidden)
@@ -109,6 +110,8 @@ class Redaction:
 
 
 _OPEN = (Mapping, list, tuple, str, bool, int, float, type(None))
+_NESTED = ("{", "[")
+"""The beginnings of a text that may be JSON with a hidden part."""
 
 
 def _forms(value: Any) -> set[str]:

@@ -53,6 +53,7 @@ dead kick q --match 4111
 redrive start q --match 4111
 aside q
 export file q
+elements export-dirq plain directory
 """
 
 
@@ -143,5 +144,11 @@ def test_a_payload_without_parts_is_hidden_whole() -> None:
     closed = Task("1", TaskState.BURIED, b'{"card": 1}')
     assert paths.task(closed).data == paths.texts(closed)("card 1") == HIDDEN
     assert paths.task(Task("1", TaskState.BURIED, "text")).data == "text"
+    assert paths.task(Task("1", TaskState.BURIED, ' {"card": 1}')).data == HIDDEN
+    below = redaction_of(["data.user.card"])
+    assert below is not None
+    within = Task("1", TaskState.BURIED, {"user": b"4111"})
+    assert below.task(within).data == {"user": HIDDEN}
+    assert below.texts(within)("card 4111") == f"card {HIDDEN}"
     task = Task("1", TaskState.READY, {"a": 1}, headers={"h": "x"})
     assert whole().task(task).data == whole().texts(task)("anything") == HIDDEN

@@ -21,6 +21,7 @@ from fdbqueue.operate.cli.frame import (
     group,
     values_of,
 )
+from fdbqueue.operate.cli.redacting import require_open
 from fdbqueue.operate.cli.session import CREATE_HERE, ELEMENT_KINDS, Place
 from fdbqueue.operate.cli.wording import line_of
 from fdbqueue.queues.elements.folder import PiecesFolder, SimpleFolder, folder_at
@@ -132,6 +133,7 @@ def export_dirq(here: Here, queue: str, path: str) -> None:
     The directory is made if there is none. Locked elements stay in QUEUE. If the command is interrupted or
     killed, start it again.
     """
+    require_open("elements export-dirq")
     with opened(here, queue) as (database, found):
         with about(path):
             folder = (PiecesFolder if isinstance(found, ElementQueue) else SimpleFolder).made(path)
