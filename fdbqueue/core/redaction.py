@@ -13,7 +13,7 @@ from typing import Any
 
 from fdbqueue.core.errors import InvalidArgument
 from fdbqueue.core.logger import logger
-from fdbqueue.core.task import Explanation, Failure, Task
+from fdbqueue.core.task import Explanation, Failure, Task, Why
 from fdbqueue.core.unreadable import Unreadable
 
 HIDDEN = "***"
@@ -75,9 +75,13 @@ class Redaction:
         return [replace(one, message=hide(one.message), detail=hide(one.detail)) for one in failures]
 
     def explanation(self, found: Explanation) -> Explanation:
-        hide, last = self.texts(found.task), found.last_failure
-        reasons = tuple(replace(one, text=hide(one.text)) for one in found.reasons)
-        last = last and self.failures(found.task, [last])[0]
+        hide, failed = self.texts(found.task), found.last_failure
+        last = failed and self.failures(found.task, [failed])[0]
+        # A reason may have cut the text of a failure within a hidden value.
+        hidden = {Why.HANDED_OFF: hide, Why.BURIED: hide if last == failed else lambda _: HIDDEN}
+        reasons = tuple(
+            replace(one, text=hidden[one.why](one.text)) if one.why in hidden else one for one in found.reasons
+        )
         return replace(found, task=self.task(found.task), last_failure=last, reasons=reasons)
 
     def meets(self, path: str) -> bool:

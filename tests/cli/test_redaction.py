@@ -152,3 +152,36 @@ def test_a_payload_without_parts_is_hidden_whole() -> None:
     assert below.texts(within)("card 4111") == f"card {HIDDEN}"
     task = Task("1", TaskState.READY, {"a": 1}, headers={"h": "x"})
     assert whole().task(task).data == whole().texts(task)("anything") == HIDDEN
+
+
+def test_a_short_form_of_a_failure_tells_no_part(program: Within) -> None:
+    program.run("create", "q")
+    paths = redaction_of(["data.card"])
+    assert paths is not None
+    with program.opened() as (db, queue):
+        assert isinstance(queue, TaskQueue)
+        for length in range(0, 120, 4):
+            queue.put(db, {"card": "41112222333344445555"})
+            task = queue.take(db, 0)
+            assert task is not None
+            queue.bury(
+                db, task, failure=Failure("Declined", f"{'x' * length} 41112222333344445555 {'x' * 99}")
+            )
+            for seen in (paths, whole()):
+                found = seen.explanation(queue.explain(db, task))
+                assert not [one for one in found.reasons if "4111" in one.text or "5555" in one.text]
+        waiting = whole().explanation(queue.explain(db, queue.put(db, 1)))
+        assert waiting.reasons[0].text == queue.explain(db, waiting.task).reasons[0].text
+
+
+def test_a_redrive_and_an_element_hide_their_texts(program: Within, monkeypatch: pytest.MonkeyPatch) -> None:
+    program.run("create", "q")
+    program.run("redrive", "start", "q", "--match", "4111", "--detach")
+    program.run("elements", "add", "e", "card=4111", "--create")
+    [name] = program.run("elements", "list", "e")[1].split()
+    looks = (("redrive", "status", "q"), ("redrive", "status", "q", "--json"), ("elements", "get", "e", name))
+    assert all("4111" in program.run(*words)[1] for words in looks)
+    monkeypatch.setenv("FDBQUEUE_REDACT", "data.card")
+    for words in looks:
+        assert HIDDEN in (told := program.run(*words)[1])
+        assert "4111" not in told

@@ -5,7 +5,7 @@ A redrive has a bounded rate, and any process goes on where another stopped.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
@@ -14,7 +14,7 @@ import click
 from fdbqueue.core import limits
 from fdbqueue.core.database import Database
 from fdbqueue.core.errors import NotBuried, TaskNotFound
-from fdbqueue.core.redaction import whole
+from fdbqueue.core.redaction import HIDDEN, whole
 from fdbqueue.core.signals import Interrupted
 from fdbqueue.core.task import Failure, Task, TaskState
 from fdbqueue.core.visible import visible
@@ -311,6 +311,8 @@ def _run(here: Here, database: Database, letters: DeadLetters) -> None:
 
 
 def _redrive_row(found: Redrive) -> Row:
+    if found.text and in_environment():
+        found = replace(found, text=HIDDEN)
     return {name: value for name, value in asdict(found).items() if name != "cursor"}
 
 

@@ -21,7 +21,7 @@ from fdbqueue.operate.cli.frame import (
     group,
     values_of,
 )
-from fdbqueue.operate.cli.redacting import require_open
+from fdbqueue.operate.cli.redacting import require_open, seen
 from fdbqueue.operate.cli.session import CREATE_HERE, ELEMENT_KINDS, Place
 from fdbqueue.operate.cli.wording import line_of
 from fdbqueue.queues.elements.folder import PiecesFolder, SimpleFolder, folder_at
@@ -83,7 +83,7 @@ def get(here: Here, queue: str, names: tuple[str, ...], schema: str | None) -> N
     out = here.out()
     with opened(here, queue, schema=schema) as (database, found), refusals():
         for name in names:
-            data: Any = found.get_element(database, name)
+            data: Any = seen("data", found.get_element(database, name))
             if isinstance(data, bytes):
                 with suppress(UnicodeDecodeError):
                     data = data.decode()
