@@ -78,10 +78,9 @@ class Redaction:
         hide, failed = self.texts(found.task), found.last_failure
         last = failed and self.failures(found.task, [failed])[0]
         # A reason may have cut the text of a failure within a hidden value.
+        hidden: dict[Why, Callable[[str], str]]
         hidden = {Why.HANDED_OFF: hide, Why.BURIED: hide if last == failed else lambda _: HIDDEN}
-        reasons = tuple(
-            replace(one, text=hidden[one.why](one.text)) if one.why in hidden else one for one in found.reasons
-        )
+        reasons = tuple(replace(one, text=hidden.get(one.why, str)(one.text)) for one in found.reasons)
         return replace(found, task=self.task(found.task), last_failure=last, reasons=reasons)
 
     def meets(self, path: str) -> bool:

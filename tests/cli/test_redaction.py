@@ -26,6 +26,7 @@ dead show q {buried}
 change q --set pri=3 --dry-run
 change q --set pri=3
 result q {acked}
+result q {buried}
 ended q
 stats q
 top q -n 1 --interval 0.1

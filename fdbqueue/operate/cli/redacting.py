@@ -6,25 +6,31 @@
 import os
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any
 
 from fdbqueue.core.errors import InvalidArgument
-from fdbqueue.core.redaction import Redaction, redaction_of
 from fdbqueue.core.task import Failure, Task
 from fdbqueue.operate.cli.exits import Refused
 
+if TYPE_CHECKING:
+    from fdbqueue.core.redaction import Redaction
+
 VARIABLE = "FDBQUEUE_REDACT"
+_MADE = "fdbqueue.core.redaction:redaction_of"
+"""A name, imported at its first use: most commands have nothing to hide."""
 
 
-def in_environment() -> Redaction | None:
+def in_environment() -> "Redaction | None":
     """Raises: InvalidArgument for a variable that names another path than of data, headers or a result."""
     return _of_text(os.environ.get(VARIABLE, ""))
 
 
 @lru_cache(maxsize=1)
-def _of_text(text: str) -> Redaction | None:
+def _of_text(text: str) -> "Redaction | None":
+    paths = [path.strip() for path in text.split(",") if path.strip()]
     try:
-        return redaction_of([path.strip() for path in text.split(",") if path.strip()])
+        return resolve_name(_MADE)(paths) if paths else None
     except InvalidArgument as error:
         raise InvalidArgument(name=VARIABLE, wanted=error.wanted, got=error.got) from None
 

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from fdbqueue.core.database import Database
-from fdbqueue.core.errors import TaskNotFound, UnsupportedOption
+from fdbqueue.core.errors import TaskFailed, TaskNotFound, UnsupportedOption
 from fdbqueue.core.page import Page
 from fdbqueue.core.task import EndedTask, Explanation, Task, TaskState
 from fdbqueue.core.visible import counted
@@ -188,7 +188,12 @@ def result(here: Here, queue: str, id_: str, wait_s: float, forget: bool) -> Non
     With --json, an object has the `id` of the task and its `result`.
     """
     with here.tasks(queue) as (database, found):
-        value = seen("result", found.result(database, id_, wait_s))
+        try:
+            value = seen("result", found.result(database, id_, wait_s))
+        except TaskFailed:  # it has a short form of the failure
+            if in_environment():
+                raise Refused(f"task {id_} of {queue!r} is buried, with a failure that is hidden") from None
+            raise
         here.print({"id": id_, "result": value} if here.as_json else value)
         if forget:
             found.forget_result(database, id_)
