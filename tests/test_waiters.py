@@ -73,8 +73,11 @@ def test_an_event_stops_a_call_after_its_thread_has_ended(memory: Database) -> N
     stop = Fatal()
 
     def end_the_thread_then_set() -> None:
+        ending = lookers()
         stop.is_armed = True
         wait_until(lambda: not stop.is_armed)
+        for thread in ending:
+            thread.join(PATIENCE_S)  # or pytest finds its exception in the next test
         stop.set()
 
     assert pauses_until_stopped(memory, stop, end_the_thread_then_set)
