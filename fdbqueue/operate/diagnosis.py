@@ -114,7 +114,8 @@ def _stored(name: str, now: TaskFigures) -> Iterator[Check]:
     stored = now.ready + now.taken + now.buried + now.delayed
     if now.capacity is not None and stored >= now.capacity:
         text = f"{name} is full, with {counted(stored, 'task')}: puts wait or are refused"
-        yield warning(QUEUES, text, "Start more workers.", queue=name, capacity=now.capacity)
+        cure = "Kick or delete its buried tasks." if 2 * now.buried > stored else "Start more workers."
+        yield warning(QUEUES, text, cure, queue=name, capacity=now.capacity)
 
 
 def _key_waits(name: str, now: TaskFigures) -> Iterator[Check]:
@@ -125,7 +126,7 @@ def _key_waits(name: str, now: TaskFigures) -> Iterator[Check]:
         return
     text = f"{name} has {counted(longest.ready, 'ready task')} of the key {told(longest.key)}"
     found = {"queue": name, "key": told(longest.key), "age_s": age_s}
-    yield warning(QUEUES, f"{text}, the first one for {age_s:.0f} s", command("top", name), **found)
+    yield warning(QUEUES, f"{text}, the first one for {age_s:.0f} s", command("stats", name), **found)
 
 
 def _hot(name: str, before: TaskFigures, now: TaskFigures, seconds: float) -> Iterator[Check]:

@@ -1,12 +1,12 @@
 """Noisy task keys: those with more of the running tasks of a queue than an equal share.
 
-Their share of the taken tasks is their share of the time of workers now. A look reads the first
-limits.RUNS_LOOKED_AT_MAX taken tasks, in the order of their sessions. With more tasks than that, the shares
-are those of a sample, as ids of sessions are random. All reads are by snapshot, and conflict with nothing.
+The share of a key in the taken tasks is its share in the time of workers now. Keys that wait count, too,
+for an equal share. A look reads the first limits.RUNS_LOOKED_AT_MAX taken tasks, by their sessions. With
+more tasks than that, the shares are those of a sample: ids of sessions are random. All reads are by snapshot.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from fdbqueue.core.seam import EXACT, DatabaseOrTransaction, Range
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.looking import is_key
 from fdbqueue.tasks.queue import TaskQueue
+from fdbqueue.tasks.stored.key_counts import Busy
 from fdbqueue.tasks.stored.keyed import Keyed
 
 
@@ -32,32 +33,39 @@ def noisy_keys(tr: DatabaseOrTransaction, queue: TaskQueue) -> list[NoisyKey] | 
     """The noisy task keys of a queue, the noisiest first; None for a kind without task keys.
 
     Reads: by snapshot; at most limits.RUNS_LOOKED_AT_MAX keys of taken tasks, an equal part in each
-        partition.
+        partition, and in each the counters of some keys with ready tasks.
     Conflicts: none.
     Round trips: 1.
     """
     if not isinstance(queue._shape.discipline, Keyed):
         return None
-    taken = queue._see_all(tr, _taken_of)
+    taken, waiting = queue._see_all(tr, _keys_of)
     total = taken.total()
-    return [
-        NoisyKey(layer.unpack(key)[0], count, count / total) for key, count in noisy_of(taken) if is_key(key)
-    ]
+    noisy = noisy_of(taken, waiting)
+    return [NoisyKey(layer.unpack(key)[0], count, count / total) for key, count in noisy if is_key(key)]
 
 
-def noisy_of(taken: Mapping[bytes, int]) -> list[tuple[bytes, int]]:
+def noisy_of(taken: Mapping[bytes, int], waiting: Collection[bytes] = ()) -> list[tuple[bytes, int]]:
     """The noisy ones of these keys, with their numbers of tasks: each has over a tenth of all, and half as
-    many again as an equal share.
+    many again as an equal share. A key that only waits has a share, too: one key may keep all workers.
     """
     total = sum(taken.values())
-    least = max(limits.NOISY_SHARE * total, limits.NOISY_TIMES * total / max(1, len(taken)))
+    least = max(limits.NOISY_SHARE * total, limits.NOISY_TIMES * total / max(1, len({*taken, *waiting})))
     return sorted(((key, n) for key, n in taken.items() if n > least), key=lambda one: (-one[1], one[0]))
 
 
-def _taken_of(changes: Sequence[Change]) -> Counter[bytes]:
+def _keys_of(changes: Sequence[Change]) -> tuple[Counter[bytes], set[bytes]]:
+    """The keys of taken tasks, with the numbers of these; and some keys that have ready tasks."""
     most = max(1, limits.RUNS_LOOKED_AT_MAX // len(changes))
-    asked = [_ask_taken(change, most) for change in changes]
-    return Counter(bytes(row.value) for rows in asked for row in rows.to_list())
+    asked = [(_ask_taken(change, most), _ask_ready(change)) for change in changes]
+    taken = Counter(bytes(row.value) for rows, _ in asked for row in rows.to_list())
+    return taken, {busy.key for _, ready in asked for busy in ready()[0]}
+
+
+def _ask_ready(change: Change) -> Callable[[], tuple[list[Busy], list[bytes]]]:
+    discipline = change.shape.discipline
+    assert isinstance(discipline, Keyed)
+    return discipline.counts.ask_busiest(change.tr.snapshot, limits.FIGURES_KEYS_MAX, ())
 
 
 def _ask_taken(change: Change, limit: int) -> Range:

@@ -54,7 +54,7 @@ def found(before: TaskFigures, now: TaskFigures) -> list[tuple[Severity, str]]:
         ({"buried": 1}, [(Severity.WARNING, "tasks")]),
         ({"sweep_lag_s": 60.0}, [(Severity.WARNING, "Start")]),
         ({"ready": 1, "workers": 1, "delayed": 1, "capacity": 2}, [(Severity.WARNING, "Start")]),
-        ({"buried": 2, "capacity": 2}, [(Severity.WARNING, "tasks"), (Severity.WARNING, "Start")]),
+        ({"buried": 2, "capacity": 2}, [(Severity.WARNING, "tasks"), (Severity.WARNING, "Kick")]),
         ({"calls": calls(put=2_001)}, [(Severity.WARNING, "Take")]),
         ({"calls": calls(put=1_999)}, [(Severity.FINE, "")]),
         ({"calls": calls(put=3_999), "partitions": 2}, [(Severity.FINE, "")]),
@@ -72,7 +72,7 @@ def test_a_long_wait_of_a_key_is_told() -> None:
     busy = replace(IDLE, workers=1, busiest=keys)
     (check,) = check_queues(figures(0, busy), figures(1, busy))
     assert check.text == "my mails has 2 ready tasks of the key b, the first one for 1000 s"
-    assert check.cure == "fdbqueue top 'my mails'"
+    assert check.cure == "fdbqueue stats 'my mails'"
     assert found(busy, replace(busy, busiest=keys[:1])) == [(Severity.FINE, "")]
     assert found(busy, replace(busy, paused=True)) == [(Severity.FINE, "")]
 

@@ -3,7 +3,7 @@
 import pytest
 
 from fdbqueue.core import limits
-from fdbqueue.tasks.noisy import NoisyKey, _taken_of, noisy_keys, noisy_of
+from fdbqueue.tasks.noisy import NoisyKey, _keys_of, noisy_keys, noisy_of
 from tests.tasks.support import MakeBench, SetLimits
 
 
@@ -11,7 +11,7 @@ from tests.tasks.support import MakeBench, SetLimits
     ("taken", "noisy"),
     [
         ({}, []),
-        ({b"a": 5}, []),  # nobody else runs
+        ({b"a": 5}, []),  # there is no other key
         ({b"a": 5, b"b": 5}, []),
         ({b"a": 9, b"b": 1}, [b"a"]),
         ({b"a": 3, b"b": 1}, []),
@@ -32,6 +32,16 @@ def test_noisy_keys_of_a_queue_are_named(bench: MakeBench, kind: str) -> None:
     for _ in range(5):
         b.take()
     assert noisy_keys(b.db, b.queue) == [NoisyKey("loud", 4, 0.8)]
+
+
+def test_a_key_that_keeps_all_workers_is_noisy(bench: MakeBench) -> None:
+    b = bench("fair")
+    for key in ["loud"] * 4 + ["calm"]:
+        b.put("x", key=key)
+    b.queue.alter(b.db, weights={"loud": 9})
+    for _ in range(4):
+        b.take()
+    assert noisy_keys(b.db, b.queue) == [NoisyKey("loud", 4, 1.0)]
 
 
 def test_a_kind_without_task_keys_has_none(bench: MakeBench) -> None:
@@ -61,7 +71,7 @@ def test_partitions_share_the_reads_of_a_look(bench: MakeBench, set_limits: SetL
     for key in range(40):
         b.put("x", key=key)
         b.take()
-    assert b.queue._see_all(b.db, _taken_of).total() == limits.RUNS_LOOKED_AT_MAX
+    assert b.queue._see_all(b.db, _keys_of)[0].total() == limits.RUNS_LOOKED_AT_MAX
 
 
 def test_a_damaged_key_is_not_named(bench: MakeBench) -> None:

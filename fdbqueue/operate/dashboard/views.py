@@ -274,7 +274,7 @@ def _stored(name: str, tasks: TaskFigures) -> Iterator[Finding]:
     stored = tasks.ready + tasks.taken + tasks.buried + tasks.delayed
     if tasks.capacity is None or stored < NEARLY_FULL * tasks.capacity:
         return
-    cure = "Start more workers."
+    cure = "Kick or delete its buried tasks." if 2 * tasks.buried > stored else "Start more workers."
     if stored >= tasks.capacity:
         text = f"is full, with {counted(stored, 'task')}: puts wait or are refused."
         yield Finding(Level.BAD, "Full", name, text, cure)
