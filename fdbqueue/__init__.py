@@ -80,6 +80,7 @@ if TYPE_CHECKING:
     from fdbqueue.tasks.queue import TaskConsumer, TaskProducer, TaskQueue
     from fdbqueue.tasks.redrive import DeadLetter, FailureClass, Redrive, RedriveState, RedriveStep
     from fdbqueue.tasks.schedules import Schedule, fire_due, list_schedules
+    from fdbqueue.tasks.searching import FoundTasks
     from fdbqueue.tasks.selected import ChangedTasks
     from fdbqueue.tasks.times import Durations, Times
 
@@ -114,6 +115,7 @@ if TYPE_CHECKING:
         "Flaw",
         "Fleet",
         "FleetStatus",
+        "FoundTasks",
         "FunctionCall",
         "Group",
         "GroupProgress",
@@ -249,6 +251,7 @@ _HOMES = {
     "tasks.limits.limit": "Limit",
     "tasks.queue": "TaskConsumer TaskProducer TaskQueue",
     "tasks.schedules": "Schedule fire_due list_schedules",
+    "tasks.searching": "FoundTasks",
     "tasks.selected": "ChangedTasks",
     "tasks.firing": "ScheduleStatus",
 }

@@ -504,6 +504,7 @@ class TaskQueue(Putting[BlockingTaskQueue], Taking[BlockingTaskQueue], AsideFace
 
     kick = awaited(BlockingTaskQueue.kick)
     change = awaited(BlockingTaskQueue.change)
+    search = awaited(BlockingTaskQueue.search)
     release_all = awaited(BlockingTaskQueue.release_all)
     release_some = awaited(BlockingTaskQueue.release_some)
     truncate = awaited(BlockingTaskQueue.truncate)

@@ -84,10 +84,12 @@ class Redaction:
         return replace(found, task=self.task(found.task), last_failure=last, reasons=reasons)
 
     def meets(self, path: str) -> bool:
-        """True if the value at that path is hidden, or may have a hidden part."""
-        parts = path.split(".")
-        above = (".".join(parts[: at + 1]) for at in range(len(parts)))
-        return not self._paths or self._goes_into(path) or any(map(self.hides, above))
+        """True if the value at that path is hidden, or may have a hidden part: numbers in it are those of
+        elements, which have the path of their list. An object tells all in `__dict__`.
+        """
+        asked = _names(path)
+        below = (zip(asked, _names(one), strict=False) for one in self._paths)
+        return not self._paths or "__" in path or any(all(a == b for a, b in pairs) for pairs in below)
 
     def _goes_into(self, path: str) -> bool:
         return any(one.startswith(f"{path}.") for one in self._paths)
@@ -115,6 +117,10 @@ class Redaction:
 _OPEN = (Mapping, list, tuple, str, bool, int, float, type(None))
 _NESTED = ("{", "[")
 """The beginnings of a text that may be JSON with a hidden part."""
+
+
+def _names(path: str) -> list[str]:
+    return [part for part in path.split(".") if not part.isdecimal()]
 
 
 def _forms(value: Any) -> set[str]:

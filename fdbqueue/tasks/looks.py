@@ -1,5 +1,6 @@
 """The verbs that look at a task queue, and the callback that is told of its changes."""
 
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from fdbqueue.core.partitions import Partition
     from fdbqueue.core.task import Explanation
     from fdbqueue.tasks.looking import KeyStatistics
+    from fdbqueue.tasks.searching import FoundTasks
 
 
 class Looks(TaskHandle):
@@ -282,6 +284,28 @@ class Looks(TaskHandle):
         return self._see_all(
             tr, lambda changes: late.looking.page_of_all(changes, wanted, most, place), sweeps=after is None
         )
+
+    def search(
+        self,
+        tr: DatabaseOrTransaction,
+        where: Mapping[str, Any],
+        *,
+        after: str | None = None,
+        look: int | None = None,
+        most: int = 50,
+    ) -> "FoundTasks":
+        """The first `most` tasks that match each filter of `change`; "state" may be "taken", too.
+
+        Filters named "id", "unique", "group", "class" and, in a queue of task keys, "key" have an index. With
+        others, the call looks at all tasks by their ids: limits.SEARCHED_TASKS, or `look`. The `after` of the
+        answer is that of the call that goes on. Given a database, it uses bounded transactions. A task that
+        changes meanwhile may be found or not.
+        Reads: by snapshot.
+        Conflicts: none.
+        Raises: InvalidArgument, UnsupportedOption.
+        Round trips: 2 with an index, and 1 more for a key, and for large payloads.
+        """
+        return late.searching.search(self, tr, where, after, look, most)
 
     def on_task_change(self, callback: Callback | None = None) -> Callback | None:
         """Have `callback(task, event)` called for every change that this process makes. Return the callback

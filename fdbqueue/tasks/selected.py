@@ -32,16 +32,26 @@ from fdbqueue.tasks import edges
 from fdbqueue.tasks.change import Change, ask_payload, shown_tasks
 from fdbqueue.tasks.failures import class_of, moved_bytes
 from fdbqueue.tasks.feature import asking
+from fdbqueue.tasks.group_settling import checked_group, groups_of
 from fdbqueue.tasks.handle import TaskHandle
 from fdbqueue.tasks.options import Draft, checked_pri, key_bytes, later
 from fdbqueue.tasks.redrive import Chosen, Elsewhere, by_partition
 from fdbqueue.tasks.shape import Shape
-from fdbqueue.tasks.stored.records import NEVER_US, Extra, Record, sound_record
+from fdbqueue.tasks.stored.records import (
+    NEVER_US,
+    Extra,
+    Record,
+    id_in,
+    id_of,
+    partition_of,
+    sound_record,
+)
+from fdbqueue.tasks.unique import entry_of, is_of
 from fdbqueue.tasks.verbs import TRANSACTION_TOO_LARGE
 
 STATES = {"ready": READY, "delayed": DELAYED, "buried": BURIED}
 EVERY = frozenset(STATES.values())
-FILTERS = "filters named state, key, headers.NAME, older_than, class, or data.PATH"
+NAMES = "state, id, key, unique, group, headers.NAME, older_than, class, or data.PATH"
 OPTIONS = ("pri", "delay", "limits", "queue")
 KEPT_BY_A_MOVE = ("pri", "delay", "ttl", "ttr", "key", "cost")
 NOTHING = object()
@@ -67,7 +77,11 @@ class Where:
     """Filters of waiting tasks; one that is None, 0 or empty lets all through."""
 
     states: frozenset[str] = EVERY
+    id: bytes | None = None
     key: bytes | None = None
+    unique: bytes | None = None
+    """The unique key of one task, as long as that has it."""
+    group: bytes | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     older_than_us: int = 0
     error: str | None = None
@@ -77,10 +91,13 @@ class Where:
 
     def matches(self, record: Record, now_us: int) -> bool:
         """True for a task that all filters let through, apart from those of the data."""
-        headers = {} if record.extra is None else record.extra.headers
+        headers, state = {} if record.extra is None else record.extra.headers, _state_of(record, now_us)
         return (
-            _state_of(record, now_us) in self.states
+            state in self.states
+            and (self.id is None or record.id == self.id)
             and (self.key is None or record.key == self.key)
+            and (self.unique is None or is_of(record, self.unique, state, now_us))
+            and (self.group is None or any(member.group == self.group for member in groups_of(record)))
             and all(headers.get(name) == text for name, text in self.headers.items())
             and (not self.older_than_us or record.created_us <= now_us - self.older_than_us)
             and (self.error is None or record.error == self.error)
@@ -165,7 +182,7 @@ class Selection(NamedTuple):
 
 def selection_of(shape: Shape, where: Any, options: Any, verb: Any) -> Selection:
     """Raises: InvalidArgument, UnsupportedOption."""
-    filters, edit = _where_of(shape, where), _edit_of(shape, options, verb)
+    filters, edit = where_of(shape, where), _edit_of(shape, options, verb)
     if not filters.states & edit.states:
         names = " or ".join(name for name, state in STATES.items() if state in edit.states)
         got = where.get("state", "buried")
@@ -173,10 +190,11 @@ def selection_of(shape: Shape, where: Any, options: Any, verb: Any) -> Selection
     return Selection(replace_fields(filters, states=filters.states & edit.states), edit)
 
 
-def _where_of(shape: Shape, where: Any) -> Where:
+def where_of(shape: Shape, where: Any, *, taken: bool = False) -> Where:
+    """The filters; `taken`: of tasks in any state. Raises: InvalidArgument, UnsupportedOption."""
     if not isinstance(where, Mapping):
-        raise WrongType(name="where", wanted=FILTERS, got=where)
-    given: dict[str, Any] = {}
+        raise WrongType(name="where", wanted=f"filters named {NAMES}", got=where)
+    given: dict[str, Any] = {"states": EVERY | {TAKEN}} if taken else {}
     headers: dict[str, str] = {}
     data: list[tuple[Sequence[str], Any]] = []
     for name, value in where.items():
@@ -187,11 +205,15 @@ def _where_of(shape: Shape, where: Any) -> Where:
         elif first == "data":
             data.append((path, value))
         elif path or first not in _CHECKS:
-            raise InvalidArgument(name="where", wanted=FILTERS, got=name)
+            raise InvalidArgument(name="where", wanted=f"filters named {NAMES}", got=name)
+        elif taken and first == "state" and value == "taken":
+            given["states"] = frozenset((TAKEN,))
         else:
             given |= _CHECKS[first](shape, value)
-    if "error" in given and not given.setdefault("states", frozenset((BURIED,))) & {BURIED}:
-        raise InvalidArgument(name="the filter state", wanted="buried beside a class", got=where["state"])
+    if "error" in given:
+        if BURIED not in given.get("states", EVERY):
+            raise InvalidArgument(name="the filter state", wanted="buried beside a class", got=where["state"])
+        given["states"] = frozenset((BURIED,))
     if data:
         shape.codec.require()
     return Where(**given, headers=headers, data=data)
@@ -205,7 +227,7 @@ def _checked_headers(texts: Any) -> dict[str, str]:
 
 def _checked_state(_: Shape, state: Any) -> dict[str, Any]:
     if not isinstance(state, str) or state not in STATES:
-        wanted = "ready, delayed or buried: a taken task is never changed"
+        wanted = "ready, delayed or buried; taken in a search: no change changes a taken task"
         raise InvalidArgument(name="the filter state", wanted=wanted, got=state)
     return {"states": frozenset((STATES[state],))}
 
@@ -213,6 +235,18 @@ def _checked_state(_: Shape, state: Any) -> dict[str, Any]:
 def _checked_key(shape: Shape, key: Any) -> dict[str, Any]:
     shape.kind.require("key")
     return {"key": key_bytes(key, "the filter key")}
+
+
+def _checked_id(_: Shape, id_: Any) -> dict[str, Any]:
+    return {"id": id_of(id_)}
+
+
+def _checked_unique(_: Shape, key: Any) -> dict[str, Any]:
+    return {"unique": key_bytes(key, "the filter unique")}
+
+
+def _checked_group(_: Shape, group: Any) -> dict[str, Any]:
+    return {"group": checked_group(group)}
 
 
 def _checked_age(_: Shape, seconds: Any) -> dict[str, Any]:
@@ -226,7 +260,10 @@ def _checked_class(_: Shape, error: Any) -> dict[str, Any]:
 
 _CHECKS: Mapping[str, Callable[[Shape, Any], dict[str, Any]]] = {
     "state": _checked_state,
+    "id": _checked_id,
     "key": _checked_key,
+    "unique": _checked_unique,
+    "group": _checked_group,
     "older_than": _checked_age,
     "class": _checked_class,
 }
@@ -344,6 +381,57 @@ def next_tasks(changes: Sequence[Change], after: bytes, most: int) -> tuple[list
     ), last is None
 
 
+def candidates(changes: Sequence[Change], where: Where, after: bytes, most: int) -> tuple[list[Seen], bool]:
+    """The next tasks by their ids: of one id, of a unique key, of a group, or all. True if they are the last.
+
+    Reads: by snapshot.
+    """
+    if where.id is None and where.unique is None and where.group is None:
+        return next_tasks(changes, after, most)
+    ids = [id_ for id_ in _known_ids(changes[0], where, after, most) if id_ > after]
+    changes[0].require_queue()  # asked with the index: no round trip of its own
+    homes = _homes_of(changes, ids)
+    return seen_at(changes, [*zip(ids, homes, ids, strict=True)]), len(ids) < most or where.group is None
+
+
+def _known_ids(change: Change, where: Where, after: bytes, most: int) -> list[bytes]:
+    """The ids in the index of the filter with the fewest tasks."""
+    shared, snapshot = change.shape.shared, change.tr.snapshot
+    if where.id is not None:
+        return [where.id]
+    if where.unique is not None:
+        entry = entry_of(snapshot.get(shared.unique(where.unique)).value)
+        return [] if entry is None else [entry.id]
+    under = shared.members_in(where.group or b"", after)
+    return [id_in(row.key) for row in snapshot.get_range(under.start, under.stop, limit=most).to_list()]
+
+
+def _homes_of(changes: Sequence[Change], ids: Sequence[bytes]) -> list[int]:
+    """The partition of each of these tasks."""
+    if len(changes) == 1:
+        return [0] * len(ids)
+    asked = [changes[0].tr.snapshot.get(changes[0].shape.shared.moved(id_)) for id_ in ids]
+    numbers = [
+        moved.value[-1] if moved.present() else partition_of(id_)
+        for id_, moved in zip(ids, asked, strict=True)
+    ]
+    return [min(number, len(changes) - 1) for number in numbers]
+
+
+def seen_at(changes: Sequence[Change], places: Sequence[tuple[bytes, int, bytes]]) -> list[Seen]:
+    """The tasks of these places, partitions and ids; an empty id stands for a task to pass over."""
+    asked = [
+        changes[number].tr.snapshot.get(changes[number].shape.keys.task(id_))
+        for _, number, id_ in places
+        if id_
+    ]
+    values = iter(asked)
+    return [
+        Seen(place, number, sound_record(next(values).value, id_) if id_ else None)
+        for place, number, id_ in places
+    ]
+
+
 @dataclass
 class Step:
     """One transaction of a walk: the part behind `so_far.after`, which looks at `most` tasks at most."""
@@ -357,6 +445,8 @@ class Step:
     """True if it moves as many tasks as the other queue has room for; otherwise all, or none."""
     few: int = field(default_factory=lambda: limits.VERB_BATCH)
     """The number of tasks that the next attempt changes at most."""
+    shows: bool = False
+    """True if it reads the data of all that match."""
 
     def __call__(self, changes: Sequence[Change]) -> ChangedTasks:
         """Return how far the walk has come.
@@ -367,8 +457,9 @@ class Step:
         few, self.few = self.few, max(1, self.few // 2)
         into = self.selection.edit.into
         onward = None if into is None else Onward.at(changes[0], self.database, into)
-        rows, is_last = next_tasks(changes, place_bytes(self.so_far.after) or b"", self.most)
-        looked_at, chosen = self._choose(changes, rows, few, onward)
+        after = place_bytes(self.so_far.after) or b""
+        rows, is_last = candidates(changes, self.selection.where, after, self.most)
+        looked_at, chosen = self.choose(changes, rows, few, onward)
         changed = 0 if self.dry_run else self._changed(changes, chosen, onward)
         is_end = is_last and looked_at == len(rows)
         return ChangedTasks(
@@ -379,7 +470,7 @@ class Step:
             self._examples(changes, chosen),
         )
 
-    def _choose(
+    def choose(
         self, changes: Sequence[Change], rows: Sequence[Seen], few: int, onward: Onward | None
     ) -> tuple[int, list[Chosen]]:
         """The number of rows that were looked at, and the tasks among them that match."""
@@ -390,10 +481,10 @@ class Step:
             if row.record is not None and where.matches(row.record, now_us)
         ]
         looked_at = len(rows)
-        if where.data:
+        if where.data or self.shows:
             read = within_bytes([one.record.size_bytes for _, one in found])
             looked_at = found[read][0] if read < len(found) else looked_at
-            found = self._with_data(changes, found[:read])
+            found = self._with_data(changes, found[:read]) if where.data else found[:read]
         if onward is not None and self.fills:
             # Without room for one, its put tells so.
             few = max(1, onward.room(changes[0].tr, few))

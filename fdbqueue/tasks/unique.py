@@ -78,6 +78,14 @@ def has_key(entry: Entry, key: bytes, current: Record | None, now_us: int) -> bo
     return unique.key == key and is_in_scope(unique, current.state)
 
 
+def is_of(record: Record, key: bytes, state: str, now_us: int) -> bool:
+    """True if a task that is in this state has the unique key, as its record tells."""
+    unique = unique_of(record)
+    if unique is None or unique.key != key:
+        return False
+    return now_us < unique.until_us if unique.until_us else is_in_scope(unique, state)
+
+
 def enter(tr: Transaction, keys: SharedKeys, key: bytes, entry: Entry, before: Entry | None) -> None:
     """Let the task of `entry` have the key. `before`: the entry that it replaces."""
     if before is not None and before.until_us:

@@ -1,7 +1,7 @@
 """`fdbqueue change`, and `--where` of the verbs about tasks: waiting tasks that match, changed together."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -10,13 +10,15 @@ from fdbqueue.core.errors import FdbQueueError
 from fdbqueue.core.signals import Interrupted
 from fdbqueue.core.visible import counted
 from fdbqueue.operate.cli.exits import say
-from fdbqueue.operate.cli.frame import Here, cli, command, key_in, queue_argument, values_of
+from fdbqueue.operate.cli.frame import Here, cli, command, key_in, queue_argument, telling
 from fdbqueue.operate.cli.redacting import require_open
 from fdbqueue.operate.cli.show import PLAIN_EVERY_S, Row, columns, json_in, task_row
-from fdbqueue.tasks.selected import ChangedTasks
+from fdbqueue.operate.filters import filter_value
+from fdbqueue.tasks.selected import NAMES, ChangedTasks
 
-_TEXTS = ("state", "class", "headers", "queue")
-"""Names with values that are texts. Others are JSON, or else text."""
+if TYPE_CHECKING:
+    from fdbqueue.tasks.searching import FoundTasks
+
 _EXAMPLES = columns("id", "state", pri="pri", key=json_in("key"), data=json_in("data", null=True))
 Pairs = Sequence[tuple[str, str]]
 
@@ -31,10 +33,9 @@ class _Pair(click.types.StringParamType):
         return name, text
 
 
-_WHERE = "state, key, headers.NAME, older_than, class or data.PATH; repeatable"
+_DRY_RUN = click.option("--dry-run", is_flag=True, help="change nothing: count, and show ten of them")
 _OPTIONS = (
-    click.option("--where", type=_Pair(), multiple=True, metavar="NAME=VALUE", help=_WHERE),
-    click.option("--dry-run", is_flag=True, help="change nothing: count, and show ten of them"),
+    click.option("--where", type=_Pair(), multiple=True, metavar="NAME=VALUE", help=f"{NAMES}; repeatable"),
     click.option("--after", metavar="PLACE", help="go on where another call has ended"),
     click.option("--look", type=click.IntRange(min=1), metavar="N", help="look at N tasks at most"),
 )
@@ -42,6 +43,11 @@ _OPTIONS = (
 
 def where_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command the options that choose waiting tasks."""
+    return search_options(_DRY_RUN(function))
+
+
+def search_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options that choose tasks."""
     for option in reversed(_OPTIONS):
         option(function)
     return function
@@ -86,11 +92,7 @@ def change_where(
     options: Mapping[str, Any] | None = None,
 ) -> None:
     """Change the tasks that match, step by step. A signal takes effect between two steps."""
-    for name, _ in where:
-        require_open(f"--where {name}", name)
-    filters = {name: _value(name, text) for name, text in where}
-    if len(filters) < len(where):
-        raise click.UsageError("--where names a filter twice")
+    filters = filters_in(where)
     with here.tasks(queue) as (database, found):
         there = found.statistics(database)["tasks"]["total"]
         progress = _Progress(here, database, there)
@@ -102,6 +104,15 @@ def change_where(
             raise
         examples = [task_row(task, found.options) for task in answer.examples]
     _answer(here, queue, answer, examples, there, dry_run=walk["dry_run"])
+
+
+def filters_in(where: Pairs) -> dict[str, Any]:
+    """Raises: Refused for a hidden path."""
+    for name, _ in where:
+        require_open(f"--where {name}", name)
+    if len(dict(where)) < len(where):
+        raise click.UsageError("--where names a filter twice")
+    return {name: _value(name, text) for name, text in where}
 
 
 class _Progress:
@@ -126,11 +137,16 @@ class _Progress:
             say(f"{_looked(self._last, self._there)}, {self._last.changed:,} changed; {_onward(self._last)}")
 
 
-def _looked(so_far: ChangedTasks, there: int) -> str:
+def rest_of(answer: "FoundTasks | ChangedTasks", there: int) -> str:
+    """How far a walk that is not at its end has looked, and the option that goes on."""
+    return f"{_looked(answer, there)}; {_onward(answer)}"
+
+
+def _looked(so_far: "FoundTasks | ChangedTasks", there: int) -> str:
     return f"looked at {so_far.looked_at:,} of {counted(max(there, so_far.looked_at), 'task')}"
 
 
-def _onward(so_far: ChangedTasks) -> str:
+def _onward(so_far: "FoundTasks | ChangedTasks") -> str:
     return f"go on with --after {so_far.after}"
 
 
@@ -140,16 +156,14 @@ def _answer(
     if dry_run and not here.as_json:
         here.show(examples, _EXAMPLES)
     done = f"{answer.matched:,} match, nothing was changed" if dry_run else f"{answer.changed:,} changed"
-    rest = "" if answer.after is None else f"; {_looked(answer, there)}; {_onward(answer)}"
+    rest = "" if answer.after is None else f"; {rest_of(answer, there)}"
     numbers = {name: getattr(answer, name) for name in ("looked_at", "matched", "changed", "after")}
     here.tell(f"{done}{rest}", {"queue": queue, **numbers, "examples": examples})
 
 
 def _value(name: str, text: str) -> Any:
-    first = name.partition(".")[0]
-    if first in _TEXTS:
-        return text
-    return key_in(text, False) if first == "key" else values_of((text,), False)[0]
+    with telling():
+        return filter_value(name, text)
 
 
 def _set_of(pairs: Pairs) -> dict[str, Any]:

@@ -247,18 +247,18 @@ def given_of(options: Mapping[str, Any], as_text: bool) -> dict[str, Any]:
 
 def values_of(data: Sequence[str], as_text: bool) -> list[Any]:
     """Return the values of words: JSON, or else text. Raises CommandError."""
-    with _told():
+    with telling():
         return [value_of(text, as_text) for text in data]
 
 
 def key_in(text: str, as_text: bool) -> Any:
     """Return the key that a word names. Raises CommandError."""
-    with _told():
+    with telling():
         return key_of(text, as_text)
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def telling() -> Iterator[None]:
     try:
         yield
     except ValueError as reason:

@@ -1,6 +1,6 @@
 """Commands on the tasks of a queue: looks at one or at many, and the verbs that need no lease."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from functools import partial
@@ -14,7 +14,15 @@ from fdbqueue.core.page import Page
 from fdbqueue.core.task import EndedTask, Explanation, Task, TaskState
 from fdbqueue.core.visible import counted
 from fdbqueue.operate import cli as late
-from fdbqueue.operate.cli.changing import Pairs, change_where, requires_where, where_options
+from fdbqueue.operate.cli.changing import (
+    Pairs,
+    change_where,
+    filters_in,
+    requires_where,
+    rest_of,
+    search_options,
+    where_options,
+)
 from fdbqueue.operate.cli.exits import Refused, say
 from fdbqueue.operate.cli.frame import (
     WAIT,
@@ -214,26 +222,42 @@ ids_argument = click.argument("ids", nargs=-1, metavar="[ID...]")
 
 
 @command(cli, queue_argument)
-@click.option("--state", type=click.Choice(list(STATES)), default="ready", help="[ready]")
+@click.option("--state", type=click.Choice(list(STATES)), help="[ready]")
 @first_option
-def tasks(here: Here, queue: str, state: str, count: int) -> None:
-    """List the first tasks of QUEUE in a state, in order.
+@search_options
+def tasks(
+    here: Here, queue: str, state: str | None, count: int, where: Pairs, after: str | None, look: int | None
+) -> None:
+    """List the first tasks of QUEUE in a state, in order; with --where, those that match, in any state.
 
     Columns: id, age, attempts, the most failures and their source, key, data, last error; for taken tasks
     also the progress, with "cancelled" after a cancel, and the holder. With --json, each task has all its
     attributes; `history` has the time and the error of each failed attempt that is kept, with its traceback
     or the output of its command; `steps_done` has the names of its steps; `holder` has the session of a taken
     task, its processes and its last heartbeat. If more tasks follow, standard error says so.
+
+    Filters are those of `change`, and of --where state=taken. With one that has no index, such as data.PATH,
+    the command looks at the first 10000 tasks, and tells how to go on.
     """
+    if not where and (after or look):
+        raise click.UsageError("--after and --look stand beside --where")
+    if where and state:
+        raise click.UsageError(f"--state stands without --where: use --where state={state}")
+    filters, wanted = filters_in(where), STATES[state or "ready"]
     with here.tasks(queue) as (database, found):
-        shown = TAKEN_COLUMNS if STATES[state] == TaskState.TAKEN else TASK_COLUMNS
-        here.show(_listed(database, found, STATES[state], count), shown)
+        if where:
+            answer = found.search(database, filters, after=after, look=look, most=count)
+            here.show(_rows(database, found, answer.tasks), {**columns("id", "state"), **TAKEN_COLUMNS})
+            if answer.after is not None:
+                say(rest_of(answer, found.statistics(database)["tasks"]["total"]))
+            return
+        read = paged(partial(found.tasks, database, wanted), count, f"more tasks follow the first {count}")
+        shown = TAKEN_COLUMNS if wanted == TaskState.TAKEN else TASK_COLUMNS
+        here.show(_rows(database, found, read), shown)
 
 
-def _listed(database: Database, queue: TaskQueue, state: TaskState, count: int) -> Iterator[Row]:
-    """Read the first tasks in that state, page by page."""
-    read = partial(queue.tasks, database, state)
-    for task in paged(read, count, f"more tasks follow the first {count}"):
+def _rows(database: Database, queue: TaskQueue, tasks: Iterable[Task]) -> Iterator[Row]:
+    for task in tasks:
         age_s = max(0.0, database.runtime.now() - task.created)
         holder = holder_row(database, queue, task)
         row, history = task_row(task, queue.options), history_row(database, queue, task)

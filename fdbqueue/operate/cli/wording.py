@@ -23,6 +23,8 @@ from fdbqueue.core.visible import shown, visible_json
 from fdbqueue.operate.cli.commands import Program
 from fdbqueue.operate.cli.exits import REFUSED, CommandError, Refused
 from fdbqueue.operate.cli.session import ELEMENT_KINDS, of_another_kind
+from fdbqueue.operate.filters import key_of as key_of
+from fdbqueue.operate.filters import value_of as value_of
 
 _ALIASES = {
     "task": ("id_", "ids", "after"),
@@ -127,41 +129,7 @@ def _assigned(found: re.Match[str], names: Mapping[str, str]) -> str:
 
 DEL = b"\x7f"
 BOM = "\ufeff"
-_JSON_BEGINS = ("{", "[", '"')
 READ_BYTES_MAX = 256 * 1024
-
-
-def value_of(text: str, as_text: bool = False) -> Any:
-    """Return the value of `text`: that of JSON, or else the text itself.
-
-    Raises ValueError for a text that begins like an object, a list or a quoted string, but is not JSON.
-    """
-    if as_text:
-        return text
-    try:
-        return msgspec.json.decode(text)
-    except RecursionError:
-        raise ValueError(f"{shown(text)} is nested too deeply") from None
-    except msgspec.DecodeError as reason:
-        if text.lstrip().startswith(_JSON_BEGINS):
-            raise ValueError(f"{shown(text)} is not JSON ({reason}); --text takes it as it is") from None
-        return text
-
-
-def key_of(text: str, as_text: bool = False) -> Any:
-    """Return the key of `text`: its value, with a tuple for each list, since JSON has no tuples.
-
-    Raises ValueError, as `value_of`.
-    """
-    value = value_of(text, as_text)
-    try:
-        return _tuples(value)
-    except RecursionError:
-        raise ValueError(f"{shown(text)} is nested too deeply") from None
-
-
-def _tuples(value: Any) -> Any:
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 def line_of(value: Any) -> bytes:

@@ -1,0 +1,207 @@
+"""Searching: the tasks that filters choose, in any state. It changes nothing.
+
+The filters are those of a change (selected.py). One of a task's id, unique key, group, class of failure or
+task key has an index: the search then reads the tasks that this has, and those that match are a handful of
+reads away in a queue of any size. A class lies in an index of buried tasks, and the ready tasks of a key in
+its FIFO. If the key has tasks in other states, the search reads through the tasks of those states. With other
+filters, it walks through all tasks by their ids.
+
+A place is the id of a task; in the index of a class or a key, the partition and the state come before the
+key that was read.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+from fdbqueue.core import limits
+from fdbqueue.core.arguments import checked_count
+from fdbqueue.core.database import at_pace
+from fdbqueue.core.errors import InvalidArgument
+from fdbqueue.core.page import checked_limit, place_bytes, place_text
+from fdbqueue.core.seam import DatabaseOrTransaction
+from fdbqueue.core.task import BURIED, DELAYED, READY, TAKEN, Task
+from fdbqueue.core.unreadable import shown
+from fdbqueue.tasks.change import Change, ask_payload, task_of
+from fdbqueue.tasks.edges import as_of
+from fdbqueue.tasks.handle import TaskHandle
+from fdbqueue.tasks.redrive import Chosen
+from fdbqueue.tasks.selected import (
+    ChangedTasks,
+    Edit,
+    Seen,
+    Selection,
+    Step,
+    Where,
+    candidates,
+    seen_at,
+    where_of,
+)
+from fdbqueue.tasks.stored.key_counts import slug_of
+from fdbqueue.tasks.stored.keyed import Keyed
+from fdbqueue.tasks.stored.records import ID_BYTES, LIVE_NAMES, LIVE_OF, Record, id_in, unpacked
+from fdbqueue.tasks.verbs import occupied
+
+_STATES = (READY, TAKEN, DELAYED, BURIED)
+"""In the order of a search by task key."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundTasks:
+    """What a search has found. Append fields with a default."""
+
+    tasks: tuple[Task, ...] = ()
+    looked_at: int = 0
+    """Tasks that it has looked at."""
+    after: str | None = None
+    """The `after` of the call that goes on behind the last of them; None at the end."""
+
+
+def search(
+    queue: TaskHandle, target: DatabaseOrTransaction, where: Any, after: Any, look: Any, most: Any
+) -> FoundTasks:
+    """Run steps up to the end, or until `look` tasks have been looked at, or `most` found."""
+    shape = queue._shape
+    filters, room = where_of(shape, where, taken=True), checked_limit(most)
+    left = limits.SEARCHED_TASKS if look is None else checked_count("look", look)
+    found = FoundTasks(after=_checked_after(filters, shape.discipline, after))
+    shape.codec.require()
+    while True:
+        most = min(left - found.looked_at, limits.LOOKED_THROUGH)
+        step = Step(
+            Selection(filters, Edit()), queue._of(target), ChangedTasks(), most, True, False, shows=True
+        )
+        found = queue._see_all(target, partial(_found, step=step, so_far=found, room=room))
+        if found.after is None or found.looked_at == left or len(found.tasks) == room:
+            return found
+        target = at_pace(target, "background")
+
+
+def _checked_after(where: Where, discipline: Any, after: Any) -> str | None:
+    """Raises: InvalidArgument for the place of another search."""
+    try:
+        place = place_bytes(after)
+    except InvalidArgument:
+        place = b""
+    if place is not None and not _is_place(place, _has_index(where, discipline)):
+        wanted = "None, or the `after` of an answer to this search"
+        raise InvalidArgument(name="after", wanted=wanted, got=after)
+    return after if place else None
+
+
+def _is_place(place: bytes, in_index: bool) -> bool:
+    return len(place) > ID_BYTES if in_index else len(place) == ID_BYTES
+
+
+def _has_index(where: Where, discipline: Any) -> bool:
+    """True if the search goes by an index that is not in the order of the ids."""
+    if where.id is not None or where.unique is not None or where.group is not None:
+        return False
+    return where.error is not None or (where.key is not None and isinstance(discipline, Keyed))
+
+
+def _found(changes: Sequence[Change], step: Step, so_far: FoundTasks, room: int) -> FoundTasks:
+    """What one transaction finds, behind `so_far`.
+
+    Reads: by snapshot the index, the tasks, and as many payloads as a page has.
+    """
+    where, after = step.selection.where, place_bytes(so_far.after) or b""
+    few = room - len(so_far.tasks)
+    # All that an index has match, so one more tells if they are the last.
+    most = step.most if where.headers or where.data else min(step.most, few + 1)
+    if _has_index(where, changes[0].shape.discipline):
+        rows, is_last = _indexed(changes, where, after, step.most, most)
+    else:
+        is_walk = where.group is None
+        rows, is_last = candidates(changes, where, after, step.most if is_walk else most)
+    looked_at, chosen = step.choose(changes, rows, few, None)
+    is_end = is_last and looked_at == len(rows)
+    return FoundTasks(
+        (*so_far.tasks, *_shown(changes, chosen)),
+        so_far.looked_at + looked_at,
+        None if is_end else place_text(rows[looked_at - 1].place),
+    )
+
+
+def _shown(changes: Sequence[Change], chosen: Sequence[Chosen]) -> list[Task]:
+    """The tasks as they are now; those that are taken, until a sweep ends their leases."""
+    asked = list[tuple[Record, Callable[[], Any]]]()
+    for one in chosen:
+        change, record = changes[one.partition], one.record
+        now = record if record.state == TAKEN else as_of(record, change.now_us)
+        payload = ask_payload(change.tr, change.shape.keys, record)
+        asked.append((now or record, partial(shown, change.shape.codec, payload)))
+    return [task_of(record, data()) for record, data in asked]
+
+
+class _Part(NamedTuple):
+    """A range of an index in one partition."""
+
+    place: bytes
+    """The begin of the places of its keys."""
+    partition: int
+    under: slice
+    key: bytes | None = None
+    """The task key that the values of those entries have that count; None if all count."""
+
+
+def _indexed(
+    changes: Sequence[Change], where: Where, after: bytes, most: int, few: int
+) -> tuple[list[Seen], bool]:
+    """The next `few` of an index in which all may match, or `most` of one in which some may."""
+    rows, left = list[tuple[bytes, int, bytes]](), most
+    for part in _parts_of(changes, where):
+        if part.place < after[: len(part.place)]:
+            continue
+        left = min(most, few if part.key is None else most) - len(rows)
+        if left <= 0:
+            break
+        skipped = after[len(part.place) :] + b"\x00" if part.place == after[: len(part.place)] else b""
+        start, length = part.under.start + skipped, len(part.under.start)
+        found = changes[part.partition].tr.snapshot.get_range(start, part.under.stop, limit=left).to_list()
+        for row in found:
+            counts = part.key is None or row.value == part.key
+            key = bytes(row.key)
+            rows.append((part.place + key[length:], part.partition, id_in(key) if counts else b""))
+        if len(found) == left:
+            left = 0
+            break
+    return seen_at(changes, rows), left > 0
+
+
+def _parts_of(changes: Sequence[Change], where: Where) -> list[_Part]:
+    """The ranges that may have matching tasks, in order."""
+    if where.error is not None:
+        error = where.error
+        there = occupied(changes, lambda change: change.shape.keys.classed_under(error))
+        numbers = [change.shape.keys.partition for change in there]
+        return [
+            _Part(bytes((number, 0)), number, changes[number].shape.keys.classed_under(error))
+            for number in numbers
+        ]
+    return _parts_of_key(changes, where, where.key or b"")
+
+
+def _parts_of_key(changes: Sequence[Change], where: Where, key: bytes) -> list[_Part]:
+    """The FIFO of a task key, and the states in which it has other tasks. A delayed one may be due."""
+    asked = [_keyed(change).counts.ask(change.tr, slug_of(key)).counts for change in changes]
+    changes[0].require_queue()  # asked with the counts: no round trip of its own
+    states = where.states | ({DELAYED} if READY in where.states else set())
+    parts = list[_Part]()
+    for number, (change, counts) in enumerate(zip(changes, asked, strict=True)):
+        keys, there = change.shape.keys, unpacked(LIVE_NAMES, counts.value)
+        under = {TAKEN: keys.taken, DELAYED: keys.delayed, BURIED: keys.buried}
+        for at, state in enumerate(_STATES):
+            if state in states and there[LIVE_OF[state]]:
+                place = bytes((number, at))
+                fifo = _keyed(change).fifo(key)
+                parts.append(
+                    _Part(place, number, fifo) if state == READY else _Part(place, number, under[state], key)
+                )
+    return parts
+
+
+def _keyed(change: Change) -> Keyed:
+    assert isinstance(change.shape.discipline, Keyed)
+    return change.shape.discipline
