@@ -1,5 +1,6 @@
 """Values, keys and filters of tasks as people type them: JSON, or else text."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -9,6 +10,38 @@ from fdbqueue.core.visible import shown
 _TEXTS = ("state", "id", "group", "headers", "class", "queue")
 """Names with values that are texts."""
 _JSON_BEGINS = ("{", "[", '"')
+
+
+FIELDS = {
+    "id": "Task id",
+    "key": "Task key",
+    "unique": "Unique key",
+    "group": "Group id",
+    "class": "Class of failure",
+    "headers": "Header, NAME=VALUE",
+    "data": "Data, PATH=VALUE",
+}
+"""The filters of a form, each with its label; beside them `state`."""
+
+
+def searched(form: Mapping[str, str]) -> dict[str, str]:
+    """Return the filled fields of a form that searches; empty for a form without a filter."""
+    given = {name: text for name in FIELDS if (text := form.get(name, "").strip())}
+    return given | ({"state": form["state"]} if given and form.get("state") else {})
+
+
+def filters_of(search: Mapping[str, str]) -> dict[str, Any]:
+    """Return the filters of fields. Raises ValueError."""
+    filters = {}
+    for field, text in search.items():
+        name = field
+        if field in ("headers", "data"):
+            path, separator, text = text.partition("=")
+            if not separator:
+                raise ValueError(f"{FIELDS[field]} is wanted, not {shown(path)}")
+            name = f"{field}.{path.strip()}" if path.strip() else field
+        filters[name] = filter_value(name, text)
+    return filters
 
 
 def filter_value(name: str, text: str) -> Any:

@@ -77,6 +77,25 @@ def test_a_bounded_look_tells_how_to_go_on(program: Within) -> None:
     assert again == (0, "", "fdbqueue: 1 changed\n")
 
 
+def test_tasks_lists_those_that_match(program: Within, ids: list[str]) -> None:
+    def listed(*words: str) -> list[str]:
+        return [row["id"] for row in program.rows("tasks", "q", *words)]
+
+    assert listed("--where", f"id={ids[1]}") == listed("--where", "data.to=bob") == ids[1:]
+    assert listed("--where", "headers.t=ada", "--where", "state=ready") == ids[:1]
+    assert listed("--where", "unique=7") == listed("--where", "group=" + "0" * 32) == []
+    with program.opened() as (db, queue):
+        assert queue.take(db, 0) is not None
+        status, out, err = program.run("tasks", "q", "--where", "state=taken")
+    assert (status, out.split("\t")[:2], err) == (0, [ids[0], "taken"], "")
+    first = program.run("tasks", "q", "--where", "data.to=bob", "--look", "1")
+    assert (first[0], first[1]) == (0, "")
+    assert first[2].startswith("fdbqueue: looked at 1 of 2 tasks; go on with --after ")
+    place = first[2].split()[-1]
+    assert listed("--where", "data.to=bob", "--after", place) == ids[1:]
+    assert program.run("delete", "q", "--where", f"id={ids[1]}")[2] == "fdbqueue: 1 changed\n"
+
+
 @pytest.mark.usefixtures("ids")
 def test_an_interrupted_change_tells_where_it_was(program: Within, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "LOOKED_THROUGH", 1)
@@ -119,6 +138,17 @@ def test_an_interrupted_change_tells_where_it_was(program: Within, monkeypatch: 
         "change q --set pri=1 --after x",
         "change q --set pri=1 --look 0",
         "change q --where state=ready",
+        "change q --set pri=1 --where id=x",
+        "tasks q --where id=x",
+        "tasks q --where group=x",
+        "tasks q --where key=x",
+        "tasks q --where state=done",
+        "tasks q --where unique={",
+        "tasks q --where state=ready --state ready",
+        "tasks q --where data=1 --where data=2",
+        "tasks q --where data=1 --after x",
+        "tasks q --after x",
+        "tasks q --look 3",
         "kick q --where state=ready",
         "kick q --where state=buried -n 3",
         "kick q --dry-run",

@@ -49,6 +49,11 @@ change q --where data.card=x --dry-run --set pri=1
 change q --where data.cards=x --dry-run --set pri=1
 change q --where headers.token=x --dry-run --set pri=1
 delete q --where data=x
+tasks q --where data.card=x
+tasks q --where data.cards.0.number=x
+tasks q --where data.0.card=x
+tasks q --where data.__dict__.card=x
+tasks q --where headers.token=x
 dead list q --match 4111
 dead kick q --match 4111
 redrive start q --match 4111

@@ -70,8 +70,10 @@ from fdbqueue.operate.dashboard.roles import (
     roles_of,
 )
 from fdbqueue.operate.dashboard.views import DeadView, name_in, queue_view, segment, task_view
+from fdbqueue.operate.filters import FIELDS, filters_of, searched
 from fdbqueue.tasks.dead_letters import DeadLetters
 from fdbqueue.tasks.redrive import RedriveState, RedriveStep
+from fdbqueue.tasks.stored.records import id_bytes
 
 L = TypeVar("L", QueueLook, TaskLook, DeadLook, ChronicleLook)
 V = TypeVar("V")
@@ -108,13 +110,19 @@ class Pages:
 
     async def queue(self, request: Request) -> Response:
         name, after = queue_of(request), request.query_params.get("after")
-        state = request.query_params.get("state", "ready")
+        state = request.query_params.get("state") or "ready"
         if state not in (*STATES, ENDED):
             wanted = f"one of {', '.join((*STATES, ENDED))}"
             raise InvalidArgument(name="state", wanted=wanted, got=state)
-        trend = self._sampler.history.trend(name)
-        asked = {"name": name, "state": state, "after": after}
-        view = await self._seen(request, lambda look: queue_view(look, trend, after), see_queue, **asked)
+        search, redaction = searched(request.query_params), self._roles.redaction_for(request, name)
+        if id_ := search.get("id"):
+            id_bytes(id_)
+            return RedirectResponse(f"{self._base(request)}/queues/{segment(name)}/tasks/{id_}", 303)
+        trend, fields = self._sampler.history.trend(name), open_fields(redaction)
+        asked = {"name": name, "state": state, "after": after, "where": open_filters(search, redaction)}
+        view = await self._seen(
+            request, lambda look: queue_view(look, trend, after, search, fields), see_queue, **asked
+        )
         return self._page(request, "queue.html", view, QUEUE_ACTIONS)
 
     async def task(self, request: Request) -> Response:
@@ -200,6 +208,24 @@ class Pages:
         return str(request.scope.get("root_path", ""))
 
 
+def open_fields(redaction: Redaction | None) -> dict[str, str]:
+    """The fields of a search that the reader may fill."""
+    closed = [] if redaction is None else [name for name in FOUND_IN if redaction.meets(f"{name}.")]
+    return {name: label for name, label in FIELDS.items() if name not in closed}
+
+
+def open_filters(search: Mapping[str, str], redaction: Redaction | None) -> dict[str, Any]:
+    """The filters of a search. Raises: FormRefused for a hidden part, which a search could guess."""
+    try:
+        filters = filters_of(search)
+    except ValueError as reason:
+        raise FormRefused(f"{reason}.", 400) from None
+    for name in filters:
+        if redaction is not None and name.split(".")[0] in FOUND_IN and redaction.meets(name):
+            raise FormRefused(NO_FIND, 403)
+    return filters
+
+
 def queue_of(request: Request) -> str:
     return name_in(request.path_params["name"])
 
@@ -253,6 +279,8 @@ class Drivers:
 
 NO_ACTION = "There is no such action."
 NO_SEARCH = "Parts of the failures are hidden from you, so you may not search their texts."
+NO_FIND = "Parts of the tasks there are hidden from you, so you may not search them."
+FOUND_IN = ("data", "headers")
 READ_ONLY = "This dashboard is read-only: `fdbqueue dashboard --write` changes queues."
 
 

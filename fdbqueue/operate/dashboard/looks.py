@@ -5,7 +5,7 @@ history has the last figures of each queue, from which rates and sparklines are 
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,6 +48,8 @@ class QueueLook:
     ended: Sequence[EndedTask] = ()
     next: str | None = None
     """The cursor of the next page of tasks."""
+    looked_at: int = 0
+    """Tasks that a search has looked at for this page."""
     keys: Sequence[KeyStatistics] = ()
     waiting: Sequence[WaitingCall] = ()
     workers: Sequence[Presence] = ()
@@ -94,8 +96,16 @@ class ChronicleLook:
 
 
 def see_queue(
-    tr: Transaction, database: Database, root: Any, now: float, name: str, state: str, after: str | None
+    tr: Transaction,
+    database: Database,
+    root: Any,
+    now: float,
+    name: str,
+    state: str,
+    after: str | None,
+    where: Mapping[str, Any] | None = None,
 ) -> QueueLook:
+    """The page of a queue: the tasks in a state, or those that filters let through."""
     figures = next(iter(Overview(name, queues_only=True, root=root).figures(tr).queues), None)
     if figures is None:
         raise QueueNotFound(name=name)
@@ -104,8 +114,14 @@ def see_queue(
     if not is_kind(definition.kind):
         return QueueLook(figures, now, dict(definition.options), state)
     queue, shape = TaskQueue(database, registry, definition), shape_of(registry, definition)
-    ended = queue.ended_tasks(tr, limits.ROWS_SHOWN, after=after) if state == ENDED else Page[EndedTask]()
-    tasks = Page[Task]() if state == ENDED else queue.tasks(tr, STATES[state], limits.ROWS_SHOWN, after=after)
+    lists_ended = state == ENDED and not where
+    ended = queue.ended_tasks(tr, limits.ROWS_SHOWN, after=after) if lists_ended else Page[EndedTask]()
+    tasks, looked_at = Page[Task](), 0
+    if where:
+        found = queue.search(tr, where, after=after, most=limits.ROWS_SHOWN)
+        tasks, looked_at = Page(found.tasks, found.after), found.looked_at
+    elif state != ENDED:
+        tasks = queue.tasks(tr, STATES[state], limits.ROWS_SHOWN, after=after)
     return QueueLook(
         figures,
         now,
@@ -114,6 +130,7 @@ def see_queue(
         tasks,
         ended,
         tasks.next or ended.next,
+        looked_at,
         queue.key_statistics(tr, KEYS_SHOWN) if isinstance(shape.discipline, Keyed) else (),
         queue.waiting(tr, limits.ROWS_SHOWN),
         workers(tr, name, root=root),

@@ -468,15 +468,21 @@ class QueueView:
     tabs: tuple[tuple[str, int | None], ...]
     """The states, each with the number of its tasks, if that is known."""
     actions: tuple[str, ...]
+    search: Mapping[str, str]
+    """The fields of the search, by which it can be repeated; empty without one."""
+    fields: Mapping[str, str]
+    """Those that the reader may fill, each with its label."""
 
 
-def queue_view(look: QueueLook, trend: Trend, after: str | None) -> QueueView:
+def queue_view(
+    look: QueueLook, trend: Trend, after: str | None, search: Mapping[str, str], fields: Mapping[str, str]
+) -> QueueView:
     tasks, row = look.figures.tasks, queue_row(look.figures, trend)
     if tasks is None:
-        return QueueView(look, row, after, (), ())
+        return QueueView(look, row, after, (), (), search, {})
     tabs = [(name, getattr(tasks, name)) for name in STATES] + [(ENDED, None)] * look.keeps_ended
     actions = ("resume" if tasks.paused else "pause", *["kick"] * bool(tasks.buried))
-    return QueueView(look, row, after, tuple(tabs), actions)
+    return QueueView(look, row, after, tuple(tabs), actions, search, fields)
 
 
 @dataclass(frozen=True, slots=True)
