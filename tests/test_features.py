@@ -19,7 +19,19 @@ from fdbqueue.operate.exports.file import FinishedFile
 from fdbqueue.operate.exports.importing import Import
 from fdbqueue.tasks.calls import Put
 from fdbqueue.tasks.creating import asked_for, created
-from fdbqueue.tasks.feature import ASKED, OF_QUEUES, OF_TASKS, STAGES, SWEPT, Answers, Feature, Go, Stage
+from fdbqueue.tasks.feature import (
+    ASKED,
+    OF_QUEUES,
+    OF_TASKS,
+    SOUGHT,
+    STAGES,
+    SWEPT,
+    Answers,
+    Feature,
+    Filter,
+    Go,
+    Stage,
+)
 from fdbqueue.tasks.options import Draft, Settings
 from fdbqueue.tasks.stored.records import Extra, S
 
@@ -55,6 +67,13 @@ def test_the_tables_name_fields_of_records_and_options_of_queues() -> None:
 def test_the_table_of_stages_names_fields_of_records() -> None:
     assert set(STAGES) <= set(Extra.__struct_fields__)
     assert all(resolve_name(name).put is not Stage.put for name in STAGES.values())
+
+
+def test_the_table_of_filters_has_an_index_for_each() -> None:
+    for name in SOUGHT.values():
+        found = resolve_name(name)
+        assert issubclass(found, Filter)
+        assert (found.ids, found.matches) != (Filter.ids, Filter.matches)
 
 
 def test_the_features_of_tasks_that_are_swept_are_named_so() -> None:

@@ -61,6 +61,13 @@ STAGES = {
 """The stages of a put, by the field of `Extra` that a draft for them has, in their order."""
 
 
+SOUGHT = {
+    "unique": "fdbqueue.tasks.unique:ByUnique",
+    "group": "fdbqueue.tasks.group_members:ByGroup",
+}
+"""The filters of tasks by a feature, by their names, those that fewer tasks match first."""
+
+
 class NoRoom(Struct, frozen=True):
     """The answer of a put that does not fit: the size of the queue."""
 
@@ -175,6 +182,26 @@ class Stage:
     def put(self, put: Any, go: Go, drafts: Sequence[Any]) -> Answers:  # noqa: ARG002
         """Put drafts in the transaction of `put`, which is a puts.Put."""
         return go(drafts)()
+
+
+class Filter:
+    """A filter of tasks by a feature, with an index in the order of their ids."""
+
+    def __init__(self, value: Any) -> None:
+        """Raises: InvalidArgument."""
+
+    def ids(self, change: Any, after: bytes, most: int) -> list[bytes]:
+        """The first ids in the index behind the id `after`. Reads: by snapshot."""
+        raise NotImplementedError
+
+    def matches(self, record: Record, state: str, now_us: int) -> bool:
+        """`state`: that of the task now."""
+        raise NotImplementedError
+
+
+def filters_among(where: Mapping[str, Any]) -> list[Filter]:
+    """Raises: InvalidArgument."""
+    return [resolve_name(made)(where[name]) for name, made in SOUGHT.items() if name in where]
 
 
 def all_features() -> list[type[Feature]]:

@@ -28,7 +28,7 @@ from fdbqueue.core.task import Reason, Task, TaskState, WaitedFor, Why
 from fdbqueue.tasks.calls import Put
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.edges import as_of
-from fdbqueue.tasks.feature import ACKED, Answers, End, Feature, Go, NoRoom, Site, Stage
+from fdbqueue.tasks.feature import ACKED, Answers, End, Feature, Filter, Go, NoRoom, Site, Stage
 from fdbqueue.tasks.group_settling import (
     NO_MEMBERS,
     GroupRow,
@@ -269,6 +269,20 @@ def _marks_of(record: Record, group: bytes) -> Counter[str]:
         for name, counts in (("counted", member.counted), ("buried", is_buried))
         if counts
     )
+
+
+class ByGroup(Filter):
+    """The members of a group in the queue."""
+
+    def __init__(self, value: Any) -> None:
+        self._group = checked_group(value)
+
+    def ids(self, change: Change, after: bytes, most: int) -> list[bytes]:
+        under = change.shape.shared.members_in(self._group, after)
+        return [id_in(row.key) for row in change.tr.snapshot.get_range(under.start, under.stop, limit=most)]
+
+    def matches(self, record: Record, state: str, now_us: int) -> bool:  # noqa: ARG002
+        return any(member.group == self._group for member in groups_of(record))
 
 
 @dataclass

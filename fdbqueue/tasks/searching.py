@@ -96,9 +96,9 @@ def _is_place(place: bytes, in_index: bool) -> bool:
 
 def _has_index(where: Where, discipline: Any) -> bool:
     """True if the search goes by an index that is not in the order of the ids."""
-    if where.id is not None or where.unique is not None or where.group is not None:
-        return False
-    return where.error is not None or (where.key is not None and isinstance(discipline, Keyed))
+    return not where.names_tasks and (
+        where.error is not None or (where.key is not None and isinstance(discipline, Keyed))
+    )
 
 
 def _found(changes: Sequence[Change], step: Step, so_far: FoundTasks, room: int) -> FoundTasks:
@@ -113,8 +113,7 @@ def _found(changes: Sequence[Change], step: Step, so_far: FoundTasks, room: int)
     if _has_index(where, changes[0].shape.discipline):
         rows, is_last = _indexed(changes, where, after, step.most, most)
     else:
-        is_walk = where.group is None
-        rows, is_last = candidates(changes, where, after, step.most if is_walk else most)
+        rows, is_last = candidates(changes, where, after, most if where.names_tasks else step.most)
     looked_at, chosen = step.choose(changes, rows, few, None)
     is_end = is_last and looked_at == len(rows)
     return FoundTasks(

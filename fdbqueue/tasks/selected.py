@@ -31,8 +31,7 @@ from fdbqueue.core.unreadable import shown
 from fdbqueue.tasks import edges
 from fdbqueue.tasks.change import Change, ask_payload, shown_tasks
 from fdbqueue.tasks.failures import class_of, moved_bytes
-from fdbqueue.tasks.feature import asking
-from fdbqueue.tasks.group_settling import checked_group, groups_of
+from fdbqueue.tasks.feature import SOUGHT, Filter, asking, filters_among
 from fdbqueue.tasks.handle import TaskHandle
 from fdbqueue.tasks.options import Draft, checked_pri, key_bytes, later
 from fdbqueue.tasks.redrive import Chosen, Elsewhere, by_partition
@@ -41,12 +40,10 @@ from fdbqueue.tasks.stored.records import (
     NEVER_US,
     Extra,
     Record,
-    id_in,
     id_of,
     partition_of,
     sound_record,
 )
-from fdbqueue.tasks.unique import entry_of, is_of
 from fdbqueue.tasks.verbs import TRANSACTION_TOO_LARGE
 
 STATES = {"ready": READY, "delayed": DELAYED, "buried": BURIED}
@@ -79,15 +76,19 @@ class Where:
     states: frozenset[str] = EVERY
     id: bytes | None = None
     key: bytes | None = None
-    unique: bytes | None = None
-    """The unique key of one task, as long as that has it."""
-    group: bytes | None = None
+    by: Sequence[Filter] = ()
+    """Those of features: a unique key, a group."""
     headers: Mapping[str, str] = field(default_factory=dict)
     older_than_us: int = 0
     error: str | None = None
     """The class of failure of buried tasks."""
     data: Sequence[tuple[Sequence[str], Any]] = ()
     """Paths in the data, each with the value that is there."""
+
+    @property
+    def names_tasks(self) -> bool:
+        """True if an index has their ids."""
+        return self.id is not None or bool(self.by)
 
     def matches(self, record: Record, now_us: int) -> bool:
         """True for a task that all filters let through, apart from those of the data."""
@@ -96,8 +97,7 @@ class Where:
             state in self.states
             and (self.id is None or record.id == self.id)
             and (self.key is None or record.key == self.key)
-            and (self.unique is None or is_of(record, self.unique, state, now_us))
-            and (self.group is None or any(member.group == self.group for member in groups_of(record)))
+            and all(one.matches(record, state, now_us) for one in self.by)
             and all(headers.get(name) == text for name, text in self.headers.items())
             and (not self.older_than_us or record.created_us <= now_us - self.older_than_us)
             and (self.error is None or record.error == self.error)
@@ -204,6 +204,8 @@ def where_of(shape: Shape, where: Any, *, taken: bool = False) -> Where:
             headers |= _checked_headers(texts)
         elif first == "data":
             data.append((path, value))
+        elif not path and first in SOUGHT:
+            continue
         elif path or first not in _CHECKS:
             raise InvalidArgument(name="where", wanted=f"filters named {NAMES}", got=name)
         elif taken and first == "state" and value == "taken":
@@ -216,7 +218,7 @@ def where_of(shape: Shape, where: Any, *, taken: bool = False) -> Where:
         given["states"] = frozenset((BURIED,))
     if data:
         shape.codec.require()
-    return Where(**given, headers=headers, data=data)
+    return Where(**given, by=filters_among(where), headers=headers, data=data)
 
 
 def _checked_headers(texts: Any) -> dict[str, str]:
@@ -241,14 +243,6 @@ def _checked_id(_: Shape, id_: Any) -> dict[str, Any]:
     return {"id": id_of(id_)}
 
 
-def _checked_unique(_: Shape, key: Any) -> dict[str, Any]:
-    return {"unique": key_bytes(key, "the filter unique")}
-
-
-def _checked_group(_: Shape, group: Any) -> dict[str, Any]:
-    return {"group": checked_group(group)}
-
-
 def _checked_age(_: Shape, seconds: Any) -> dict[str, Any]:
     return {"older_than_us": round(checked_seconds("the filter older_than", seconds) * 1_000_000)}
 
@@ -262,8 +256,6 @@ _CHECKS: Mapping[str, Callable[[Shape, Any], dict[str, Any]]] = {
     "state": _checked_state,
     "id": _checked_id,
     "key": _checked_key,
-    "unique": _checked_unique,
-    "group": _checked_group,
     "older_than": _checked_age,
     "class": _checked_class,
 }
@@ -386,24 +378,13 @@ def candidates(changes: Sequence[Change], where: Where, after: bytes, most: int)
 
     Reads: by snapshot.
     """
-    if where.id is None and where.unique is None and where.group is None:
+    if not where.names_tasks:
         return next_tasks(changes, after, most)
-    ids = [id_ for id_ in _known_ids(changes[0], where, after, most) if id_ > after]
+    found = where.by[0].ids(changes[0], after, most) if where.id is None else [where.id]
+    ids = [id_ for id_ in found if id_ > after]
     changes[0].require_queue()  # asked with the index: no round trip of its own
     homes = _homes_of(changes, ids)
-    return seen_at(changes, [*zip(ids, homes, ids, strict=True)]), len(ids) < most or where.group is None
-
-
-def _known_ids(change: Change, where: Where, after: bytes, most: int) -> list[bytes]:
-    """The ids in the index of the filter with the fewest tasks."""
-    shared, snapshot = change.shape.shared, change.tr.snapshot
-    if where.id is not None:
-        return [where.id]
-    if where.unique is not None:
-        entry = entry_of(snapshot.get(shared.unique(where.unique)).value)
-        return [] if entry is None else [entry.id]
-    under = shared.members_in(where.group or b"", after)
-    return [id_in(row.key) for row in snapshot.get_range(under.start, under.stop, limit=most).to_list()]
+    return seen_at(changes, [*zip(ids, homes, ids, strict=True)]), len(ids) < most
 
 
 def _homes_of(changes: Sequence[Change], ids: Sequence[bytes]) -> list[int]:

@@ -33,7 +33,7 @@ from fdbqueue.tasks import edges
 from fdbqueue.tasks.calls import Put
 from fdbqueue.tasks.change import Change, ask_payload, is_held_by, key_in, task_of
 from fdbqueue.tasks.edges import as_of, catch_up
-from fdbqueue.tasks.feature import Answers, End, Feature, Go, NoRoom, Site, Stage
+from fdbqueue.tasks.feature import Answers, End, Feature, Filter, Go, NoRoom, Site, Stage
 from fdbqueue.tasks.options import QUEUED, UNFINISHED, Draft, Kind, OnConflict, delay_us, later
 from fdbqueue.tasks.rows import FeatureRows, task_in, unless_elsewhere
 from fdbqueue.tasks.stored.records import ID_BYTES, Extra, Record, Unique, id_bytes, id_text, sound_record
@@ -78,14 +78,6 @@ def has_key(entry: Entry, key: bytes, current: Record | None, now_us: int) -> bo
     return unique.key == key and is_in_scope(unique, current.state)
 
 
-def is_of(record: Record, key: bytes, state: str, now_us: int) -> bool:
-    """True if a task that is in this state has the unique key, as its record tells."""
-    unique = unique_of(record)
-    if unique is None or unique.key != key:
-        return False
-    return now_us < unique.until_us if unique.until_us else is_in_scope(unique, state)
-
-
 def enter(tr: Transaction, keys: SharedKeys, key: bytes, entry: Entry, before: Entry | None) -> None:
     """Let the task of `entry` have the key. `before`: the entry that it replaces."""
     if before is not None and before.until_us:
@@ -100,6 +92,23 @@ def _key_in_scope(record: Record) -> bytes | None:
     unique = unique_of(record)
     is_in = unique is not None and not unique.until_us and is_in_scope(unique, record.state)
     return unique.key if unique is not None and is_in else None
+
+
+class ByUnique(Filter):
+    """The task that has a unique key."""
+
+    def __init__(self, value: Any) -> None:
+        self._key = key_bytes(value, "the filter unique")
+
+    def ids(self, change: Change, after: bytes, most: int) -> list[bytes]:  # noqa: ARG002
+        entry = entry_of(change.tr.snapshot.get(change.shape.shared.unique(self._key)).value)
+        return [] if entry is None else [entry.id]
+
+    def matches(self, record: Record, state: str, now_us: int) -> bool:
+        unique = unique_of(record)
+        if unique is None or unique.key != self._key:
+            return False
+        return now_us < unique.until_us if unique.until_us else is_in_scope(unique, state)
 
 
 class WindowLine(ContentLine, tag="window"):

@@ -88,7 +88,7 @@ def test_a_scope_that_is_over_has_no_task(b: Bench) -> None:
 
 
 def whole(queue: TaskQueue, db: Database, where: dict[str, Any], **bounds: int) -> list[str]:
-    """The ids that calls find, each of which goes on behind the last one."""
+    """The ids that calls find, each behind the place of the one before."""
     ids, after = list[str](), None
     while True:
         answer = queue.search(db, where, after=after, **bounds)
@@ -204,7 +204,7 @@ def as_text(value: Any, name: str) -> Any:
 
 
 @given(st.lists(PUTS, max_size=9), st.lists(FILTERS, max_size=5), st.sampled_from([1, 3]), st.integers(1, 4))
-def test_a_search_finds_what_a_plain_list_has(
+def test_a_search_is_that_of_a_plain_model(
     puts: list[tuple[int, int, str]], filters: list[dict[str, Any]], partitions: int, few: int
 ) -> None:
     with (
