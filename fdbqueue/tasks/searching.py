@@ -10,7 +10,7 @@ A place is the id of a task; in the index of a class or a key, the partition and
 key that was read.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -18,8 +18,7 @@ from typing import Any, NamedTuple
 from fdbqueue.core import limits
 from fdbqueue.core.arguments import checked_count
 from fdbqueue.core.database import at_pace
-from fdbqueue.core.errors import InvalidArgument
-from fdbqueue.core.page import checked_limit, place_bytes, place_text
+from fdbqueue.core.page import checked_limit, no_place, place_bytes, place_text
 from fdbqueue.core.seam import DatabaseOrTransaction
 from fdbqueue.core.task import BURIED, DELAYED, READY, TAKEN, Task
 from fdbqueue.core.unreadable import shown
@@ -34,6 +33,7 @@ from fdbqueue.tasks.selected import (
     Selection,
     Step,
     Where,
+    begin,
     candidates,
     seen_at,
     where_of,
@@ -80,18 +80,10 @@ def search(
 
 def _checked_after(where: Where, discipline: Any, after: Any) -> str | None:
     """Raises: InvalidArgument for the place of another search."""
-    try:
-        place = place_bytes(after)
-    except InvalidArgument:
-        place = b""
-    if place is not None and not _is_place(place, _has_index(where, discipline)):
-        wanted = "None, or the `after` of an answer to this search"
-        raise InvalidArgument(name="after", wanted=wanted, got=after)
+    place, in_index = place_bytes(begin(after).after), _has_index(where, discipline)
+    if place is not None and (len(place) <= ID_BYTES if in_index else len(place) != ID_BYTES):
+        raise no_place(after)
     return after if place else None
-
-
-def _is_place(place: bytes, in_index: bool) -> bool:
-    return len(place) > ID_BYTES if in_index else len(place) == ID_BYTES
 
 
 def _has_index(where: Where, discipline: Any) -> bool:
@@ -135,70 +127,61 @@ def _shown(changes: Sequence[Change], chosen: Sequence[Chosen]) -> list[Task]:
 
 
 class _Part(NamedTuple):
-    """A range of an index in one partition."""
+    """A range of an index, in one partition."""
 
-    place: bytes
-    """The begin of the places of its keys."""
     partition: int
+    state: str
     under: slice
     key: bytes | None = None
-    """The task key that the values of those entries have that count; None if all count."""
+    """The task key that its values tell, if others lie among them."""
+
+    @property
+    def place(self) -> bytes:
+        """The begin of the places of its keys."""
+        return bytes((self.partition, _STATES.index(self.state)))
 
 
 def _indexed(
     changes: Sequence[Change], where: Where, after: bytes, most: int, few: int
 ) -> tuple[list[Seen], bool]:
     """The next `few` of an index in which all may match, or `most` of one in which some may."""
-    rows, left = list[tuple[bytes, int, bytes]](), most
+    rows = list[tuple[bytes, int, bytes]]()
+    start, behind = after[:2], after[2:] and after[2:] + b"\x00"
     for part in _parts_of(changes, where):
-        if part.place < after[: len(part.place)]:
+        if part.place < start:
             continue
-        left = min(most, few if part.key is None else most) - len(rows)
+        left = (few if part.key is None else most) - len(rows)
         if left <= 0:
-            break
-        skipped = after[len(part.place) :] + b"\x00" if part.place == after[: len(part.place)] else b""
-        start, length = part.under.start + skipped, len(part.under.start)
-        found = changes[part.partition].tr.snapshot.get_range(start, part.under.stop, limit=left).to_list()
+            return seen_at(changes, rows), False
+        first, length = part.under.start + (behind if part.place == start else b""), len(part.under.start)
+        found = changes[part.partition].tr.snapshot.get_range(first, part.under.stop, limit=left).to_list()
         for row in found:
-            counts = part.key is None or row.value == part.key
-            key = bytes(row.key)
-            rows.append((part.place + key[length:], part.partition, id_in(key) if counts else b""))
+            id_ = id_in(row.key) if part.key in (None, row.value) else b""
+            rows.append((part.place + bytes(row.key)[length:], part.partition, id_))
         if len(found) == left:
-            left = 0
-            break
-    return seen_at(changes, rows), left > 0
+            return seen_at(changes, rows), False
+    return seen_at(changes, rows), True
 
 
-def _parts_of(changes: Sequence[Change], where: Where) -> list[_Part]:
-    """The ranges that may have matching tasks, in order."""
-    if where.error is not None:
-        error = where.error
-        there = occupied(changes, lambda change: change.shape.keys.classed_under(error))
-        numbers = [change.shape.keys.partition for change in there]
-        return [
-            _Part(bytes((number, 0)), number, changes[number].shape.keys.classed_under(error))
-            for number in numbers
-        ]
-    return _parts_of_key(changes, where, where.key or b"")
-
-
-def _parts_of_key(changes: Sequence[Change], where: Where, key: bytes) -> list[_Part]:
-    """The FIFO of a task key, and the states in which it has other tasks. A delayed one may be due."""
+def _parts_of(changes: Sequence[Change], where: Where) -> Iterator[_Part]:
+    """The ranges that may have matching tasks, in order: those of a class of failure, or of a task key."""
+    key, error = where.key or b"", where.error
+    if error is not None:
+        for change in occupied(changes, lambda change: change.shape.keys.classed_under(error)):
+            keys = change.shape.keys
+            yield _Part(keys.partition, BURIED, keys.classed_under(error))
+        return
     asked = [_keyed(change).counts.ask(change.tr, slug_of(key)).counts for change in changes]
     changes[0].require_queue()  # asked with the counts: no round trip of its own
-    states = where.states | ({DELAYED} if READY in where.states else set())
-    parts = list[_Part]()
-    for number, (change, counts) in enumerate(zip(changes, asked, strict=True)):
+    for change, counts in zip(changes, asked, strict=True):
         keys, there = change.shape.keys, unpacked(LIVE_NAMES, counts.value)
-        under = {TAKEN: keys.taken, DELAYED: keys.delayed, BURIED: keys.buried}
-        for at, state in enumerate(_STATES):
-            if state in states and there[LIVE_OF[state]]:
-                place = bytes((number, at))
-                fifo = _keyed(change).fifo(key)
-                parts.append(
-                    _Part(place, number, fifo) if state == READY else _Part(place, number, under[state], key)
-                )
-    return parts
+        if READY in where.states and there["ready"]:
+            yield _Part(keys.partition, READY, _keyed(change).fifo(key))
+        # A delayed task may be due, and so be ready.
+        due = {DELAYED} if READY in where.states else set()
+        for state, under in ((TAKEN, keys.taken), (DELAYED, keys.delayed), (BURIED, keys.buried)):
+            if state in where.states | due and there[LIVE_OF[state]]:
+                yield _Part(keys.partition, state, under, key)
 
 
 def _keyed(change: Change) -> Keyed:

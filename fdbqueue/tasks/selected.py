@@ -36,14 +36,7 @@ from fdbqueue.tasks.handle import TaskHandle
 from fdbqueue.tasks.options import Draft, checked_pri, key_bytes, later
 from fdbqueue.tasks.redrive import Chosen, Elsewhere, by_partition
 from fdbqueue.tasks.shape import Shape
-from fdbqueue.tasks.stored.records import (
-    NEVER_US,
-    Extra,
-    Record,
-    id_of,
-    partition_of,
-    sound_record,
-)
+from fdbqueue.tasks.stored.records import NEVER_US, Extra, Record, id_of, partition_of, sound_record
 from fdbqueue.tasks.verbs import TRANSACTION_TOO_LARGE
 
 STATES = {"ready": READY, "delayed": DELAYED, "buried": BURIED}

@@ -283,6 +283,7 @@ def test_both_faces_have_the_same_search(engine: str, tmp_path: Path, space: Sub
         {"where": {}, "after": "00"},
         {"where": {}, "after": 5},
         {"where": {"key": "a"}, "after": "00" * 20},
+        {"where": {}, "after": "00" * 22},
         {"where": {"id": "0" * 32}, "after": "00" * 30},
     ],
 )
