@@ -384,6 +384,12 @@ class FairQueueFull(QueueFull):
     """Queue overflow: the queue holds {current_size:~item}, and its capacity is {capacity}. Nothing was put."""
 
 
+class TrashFull(FdbQueueError, exit_code=REFUSED):
+    """The trash of the queue {name!r} takes at most {most} of one purge. Remove fewer, or with --no-trash for good. The tasks that are left are in the queue."""
+
+    most: str
+
+
 class QueueBusy(FdbQueueError, exit_code=REFUSED):
     """The queue {name!r} cannot be dropped: {reason}."""
 

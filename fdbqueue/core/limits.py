@@ -318,6 +318,10 @@ AUDIT_LINES = 1_000
 AUDIT_CLEARED = 50
 # Lines of the page of the audit.
 AUDIT_SHOWN = 200
+# The trash of a queue: how long a purge lies there; its tasks, their bytes, and its purges. The oldest ones
+# make room for a later one. A restore reads TRASH_ROWS pieces at once: more than the largest task has.
+TRASH_KEPT_S = 86_400
+TRASH_TASKS_MAX, TRASH_BYTES_MAX, TRASH_PURGES_MAX, TRASH_ROWS = 100_000, 200_000_000, 100, 200
 # Characters of a value before or after an action, and of the name of who acts.
 AUDIT_TEXT_LENGTH = 200
 # Tasks that one sweep moves (due, expired, lease over); VERB_BATCH: tasks that a verb over many changes in

@@ -351,7 +351,8 @@ class Registry:
         found = _removable(name, value)
         tr.clear(self.keys.definition(name))
         if found.id:  # otherwise its contents would be unknown
-            for keys in (*self._dropped(tr, found), self.keys.imports_into(found.id)):
+            beside = (self.keys.imports_into, self.keys.purges_of, self.keys.trash_of)
+            for keys in (*self._dropped(tr, found), *(of_queue(found.id) for of_queue in beside)):
                 tr.clear_range(keys.start, keys.stop)
 
     def _dropped(self, tr: Transaction, found: Definition) -> tuple[slice, ...]:

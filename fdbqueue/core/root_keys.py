@@ -28,7 +28,7 @@ its release.
 
 DEFAULT_ROOT = Subspace(("fdbqueue",))
 
-R, IMPORTS, SWEEPS = Table(), Table(), Table()
+R, IMPORTS, SWEEPS, TRASH = Table(), Table(), Table(), Table()
 DEFINITION = R.packed(0, str)  # name: see registry.py; every call on a named queue
 LAST_ID = R.packed(1)  # little-endian, grows only; create
 CONTENTS: Column[()] = Column(2, ())
@@ -58,6 +58,10 @@ LIMIT = R.packed(16, str)  # name: see limits/rule.py
 PAUSE = R.packed(18)  # (time_us,), see fleet/gate.py; all workers
 AUDIT_COUNT = R.packed(19)  # little-endian: the lines; each action
 AUDIT = R.packed(19, int, bytes)  # place, random bytes: see operate/audit.py; the page and the command
+PURGE = R.packed(20, int, bytes)  # id, purge: see operate/exports/trash.py; later purges, `trash`
+TRASHED = R.packed(21, int, bytes, bytes)  # id, purge, task and number: a piece of the task; a restore
+PURGES, TRASHED_OF, TRASHED_BY = TRASH.packed(20, int), TRASH.packed(21, int), TRASH.packed(21, int, bytes)
+TRASH_OVER = R.packed(22, bytes, int)  # purge, id: empty; sweeps: the purges that are over
 CELERY, RESULTS, TASKIQ = "celery", "results", "taskiq"
 LIMITED = 17
 
@@ -142,6 +146,12 @@ class RootKeys:
         self.limits = LIMIT.all(prefix)
         self.audit_count, self.audit = AUDIT_COUNT.start(prefix), AUDIT.all(prefix)
         self.audit_line, self.audit_in = AUDIT.key(prefix), AUDIT.parse(prefix)
+        self.purge, self.purge_in = PURGE.key(prefix), PURGE.parse(prefix)
+        self.trashed, self.trashed_in = TRASHED.key(prefix), TRASHED.parse(prefix)
+        self.purges_of, self.trash_of = PURGES.under(prefix), TRASHED_OF.under(prefix)
+        self.trashed_by = TRASHED_BY.under(prefix)
+        self.trash_over, self.trash_overs = TRASH_OVER.key(prefix), TRASH_OVER.all(prefix)
+        self.trash_over_in = TRASH_OVER.parse(prefix)
         self.group, self.groups = GROUP.key(prefix), GROUP.all(prefix)
         self.group_counts, self.group_cancelled = GROUP.key(prefix, COUNTS), GROUP.key(prefix, CANCELLED)
         self._group_spread, self.spreads_of = GROUP_SPREAD.key(prefix), GROUP.under(prefix, SPREAD)

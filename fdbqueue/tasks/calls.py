@@ -282,7 +282,7 @@ T = TypeVar("T")
 
 _payload, _key, _draft = attrgetter("payload"), attrgetter("key"), itemgetter(0)
 _goes_alone = attrgetter("goes_alone")
-SWEPT_OF_ROOT = ("fdbqueue.tasks.group_settling:Settling",)
+SWEPT_OF_ROOT = ("fdbqueue.tasks.group_settling:Settling", "fdbqueue.tasks.trashed:Emptying")
 """Sweeps of the root beside those of its queues: the first round of the keeper imports them."""
 
 

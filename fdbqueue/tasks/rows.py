@@ -134,6 +134,10 @@ class FeatureRows(OfShape):
     def place(self, tr: Transaction, lines: Sequence[ContentLine]) -> None:
         """Write the contents of its lines, before the tasks of a batch. Raises: NotOurs."""
 
+    def ask_welcome(self, tr: Transaction, record: Record, now_us: int) -> Callable[[], bool]:  # noqa: ARG002
+        """Ask if a task may come with all that it has."""
+        return lambda: True
+
     def arriving(self, tr: Transaction, records: Sequence[Record], now_us: int) -> Sequence[Record]:  # noqa: ARG002
         """Tasks of an import, as they are to be stored."""
         return records

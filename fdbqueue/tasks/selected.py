@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from dataclasses import replace as replace_fields
 from functools import partial
 from operator import attrgetter, itemgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
@@ -45,6 +45,8 @@ NAMES = "state, id, key, unique, group, headers.NAME, older_than, class, or data
 OPTIONS = ("pri", "delay", "limits", "queue")
 KEPT_BY_A_MOVE = ("pri", "delay", "ttl", "ttr", "key", "cost")
 NOTHING = object()
+T = TypeVar("T")
+Edge = Callable[[Change, Sequence[Record]], list[Record]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +134,8 @@ class Edit:
     delay_us: int | None = None
     limits: Mapping[str, Any] | None = None
     """Fields of `Extra`."""
+    edge: Edge | None = None
+    """In place of the edge of the verb: one that writes the tasks elsewhere, too."""
 
     @property
     def states(self) -> frozenset[str]:
@@ -143,7 +147,7 @@ class Edit:
     @property
     def moves(self) -> bool:
         """True if it may write payloads anew."""
-        return self.into is not None or self.verb == "kick" or self.delay_us == 0
+        return self.into is not None or self.edge is not None or self.verb == "kick" or self.delay_us == 0
 
     def edited(self, record: Record, now_us: int) -> Record:
         """The task with the new options. One that waits for a group keeps its delay, and lives on."""
@@ -293,7 +297,7 @@ def _checked_limits(shape: Shape, options: Mapping[str, Any]) -> dict[str, Any]:
         raise InvalidArgument(name="the new limits", wanted=error.wanted, got=options["limits"]) from None
 
 
-EDGES: Mapping[str, Callable[[Change, Sequence[Record]], list[Record]]] = {
+EDGES: Mapping[str, Edge] = {
     "kick": edges.kick,
     "bury": edges.bury,
     "cancel": edges.cancel,
@@ -491,7 +495,7 @@ class Step:
     def _apply(self, change: Change, records: Sequence[Record]) -> int:
         edit = self.selection.edit
         if edit.verb is not None:
-            return len(EDGES[edit.verb](change, records))
+            return len((edit.edge or EDGES[edit.verb])(change, records))
         pairs = [(record, edit.edited(record, change.now_us)) for record in records]
         pairs = [(old, new) for old, new in pairs if old != new]
         if pairs:
@@ -543,7 +547,7 @@ def changed(
         alone = not is_transaction(target)
         if not alone:
             _require_whole(queue._see_all(target, step(dry_run=True, fills=False)), look)
-        so_far = _run(run, step(dry_run=dry_run, fills=alone and not dry_run))
+        so_far = in_halves(run, step(dry_run=dry_run, fills=alone and not dry_run))
         if told is not None:
             told(so_far)
         if so_far.after is None or so_far.looked_at == look:
@@ -551,7 +555,7 @@ def changed(
         target = at_pace(target, "background")
 
 
-def _run(run: Callable[[Step], ChangedTasks], step: Step) -> ChangedTasks:
+def in_halves(run: Callable[[Any], T], step: Any) -> T:
     """Tasks with long keys and many limits may be too much for one transaction: then half of them follow."""
     while True:
         is_one = step.few == 1

@@ -148,6 +148,11 @@ class UniqueRows(FeatureRows):
         ]
         return _returned(tr, keys, records, back, now_us)
 
+    def ask_welcome(self, tr: Transaction, record: Record, now_us: int) -> Callable[[], bool]:
+        key = _key_in_scope(record)
+        found = None if key is None else tr.get(self._shared.unique(key))
+        return lambda: found is None or not _is_in_use(found, now_us)
+
     def shared(self) -> dict[int, OfColumn]:
         return {UNIQUE: self._entry, WINDOW: self._window}
 

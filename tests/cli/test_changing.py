@@ -53,7 +53,7 @@ def test_verbs_take_filters_in_place_of_ids(program: Within) -> None:
     assert program.run("kick", "q", "--where", "class=")[2] == "fdbqueue: 1 changed\n"
     assert program.run("cancel", "q", "--where", "state=ready", "--where", "data.n=0")[0] == 0
     assert program.run("delete", "q", "--where", "older_than=0")[2] == "fdbqueue: 1 changed\n"
-    assert states(program) == {"done": 2}
+    assert states(program) == {"done": 1}  # that in the trash may come back
 
 
 @pytest.mark.usefixtures("ids")

@@ -42,6 +42,9 @@ bury q {ready}
 kick q
 delete q {ready}
 cancel q {delayed}
+truncate q --yes
+trash list q
+trash restore q
 audit
 """
 REFUSED = """

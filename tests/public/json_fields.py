@@ -196,6 +196,9 @@ delete q {other}
 release-all q
 work q builtins:print --until-empty
 truncate q --yes
+trash list q
+trash restore q
+trash empty q --yes
 drop new --yes
 """
 

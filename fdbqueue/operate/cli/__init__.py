@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from fdbqueue.operate.cli import auditing as auditing
     from fdbqueue.operate.cli import lasting as lasting
     from fdbqueue.operate.cli import terminal as terminal
+    from fdbqueue.operate.cli import trash as trash
 else:
     __getattr__ = files_of(__name__)
 

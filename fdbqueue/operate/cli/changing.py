@@ -9,11 +9,13 @@ from fdbqueue.core.database import Database
 from fdbqueue.core.errors import FdbQueueError
 from fdbqueue.core.signals import Interrupted
 from fdbqueue.core.visible import counted
+from fdbqueue.operate import cli as late
 from fdbqueue.operate.cli.exits import say
 from fdbqueue.operate.cli.frame import Here, cli, command, key_in, queue_argument, telling
 from fdbqueue.operate.cli.redacting import require_open
 from fdbqueue.operate.cli.show import PLAIN_EVERY_S, Row, columns, json_in, task_row
 from fdbqueue.operate.filters import filter_value
+from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.tasks.selected import NAMES, ChangedTasks
 
 if TYPE_CHECKING:
@@ -93,12 +95,17 @@ def change_where(
 ) -> None:
     """Change the tasks that match, step by step. A signal takes effect between two steps."""
     filters = filters_in(where)
+    walk, into_trash = {**walk}, not (walk.get("no_trash", True) or walk["dry_run"])
+    walk.pop("no_trash", None)
     with here.tasks(queue) as (database, found):
         there = found.statistics(database)["tasks"]["total"]
         progress = _Progress(here, database, there)
         try:
             with here.signals.deferred():
-                answer = found.change(database, filters, options, do=verb, progress=progress.tell, **walk)  # type: ignore[arg-type]
+                if into_trash:
+                    answer = late.trash.purged(found, database, filters, progress.tell, **walk)
+                else:
+                    answer = found.change(database, filters, options, do=verb, progress=progress.tell, **walk)  # type: ignore[arg-type]
         except (Interrupted, FdbQueueError):
             progress.tell_rest()
             raise
@@ -113,6 +120,12 @@ def filters_in(where: Pairs) -> dict[str, Any]:
     if len(dict(where)) < len(where):
         raise click.UsageError("--where names a filter twice")
     return {name: _value(name, text) for name, text in where}
+
+
+def purge_all(here: Here, database: Database, queue: TaskQueue, there: int) -> int:
+    """Move all tasks into the trash, step by step. Return their number."""
+    with here.signals.deferred():
+        return late.trash.purged(queue, database, None, _Progress(here, database, there).tell).changed
 
 
 class _Progress:

@@ -85,6 +85,7 @@ COMMANDS: Mapping[str, Named] = {
         "tasks": "tasks: List the first tasks of QUEUE in a state, in order.",
         "top": "top: Watch task queues: numbers of tasks by state, rates, and the wait of the next task.",
         "touch": "leases: Lengthen the lease of a task.",
+        "trash": "trash: List what was purged from a queue in the last day, put it back, or remove it for good.",
         "truncate": "tasks: Remove all tasks of QUEUE, in any state; taken ones, too.",
         "verify": "proofs: Check that the stored keys of QUEUE, or of all queues, agree with each other.",
         "waiting": "queues: List the calls that wait for tasks or items of QUEUE, in the order of its line.",
@@ -97,7 +98,8 @@ AUDITED = (
     *("delete", "drop", "fail", "fleet drain", "fleet pause", "fleet resume", "group cancel", "group close"),
     *("import file", "kick", "limit delete", "limit set", "pause", "redrive pause", "redrive resume"),
     *("redrive start", "redrive stop", "release-all", "repartition", "result", "resume", "schedule change"),
-    *("schedule create", "schedule delete", "schedule pause", "schedule resume", "schedule run", "truncate"),
+    *("schedule create", "schedule delete", "schedule pause", "schedule resume", "schedule run"),
+    *("trash empty", "trash restore", "truncate"),
 )
 """The commands that write a line of the audit (auditing.py), if they change something."""
 

@@ -18,6 +18,7 @@ from fdbqueue.operate.cli.changing import (
     Pairs,
     change_where,
     filters_in,
+    purge_all,
     requires_where,
     rest_of,
     search_options,
@@ -27,6 +28,7 @@ from fdbqueue.operate.cli.exits import Refused, say
 from fdbqueue.operate.cli.frame import (
     WAIT,
     Here,
+    Parameter,
     cli,
     command,
     first_option,
@@ -284,10 +286,15 @@ def kick(here: Here, queue: str, count: int | None, everything: bool, where: Pai
     here.tell(f"{kicked} kicked", {"queue": queue, "kicked": kicked})
 
 
-def _verb_of_each(verb: Callable[[TaskQueue, Database, str], Task], done: str, told: str) -> None:
+no_trash_option = click.option("--no-trash", is_flag=True, help="remove them for good")
+
+
+def _verb_of_each(
+    verb: Callable[[TaskQueue, Database, str], Task], done: str, told: str, *more: Parameter
+) -> None:
     """Make a command that applies `verb` to each task."""
 
-    @command(cli, queue_argument, ids_argument, name=verb.__name__, help=told)
+    @command(cli, queue_argument, ids_argument, *more, name=verb.__name__, help=told)
     @where_options
     def each(here: Here, queue: str, ids: tuple[str, ...], where: Pairs, **walk: Any) -> None:
         requires_where(bool(ids), where, walk)
@@ -321,9 +328,12 @@ _CANCEL = """End tasks. The handler of a taken one learns of it at the next hear
 A taken task ends with its lease: no other attempt begins. A command of `work --exec` is killed. With
 --where, waiting tasks that match end (see `change`).
 """
-_DELETE = "Remove tasks, in any state; with --where, waiting tasks that match (see `change`)."
+_DELETE = """Remove tasks, in any state; with --where, waiting tasks that match (see `change`).
+
+For a day, `fdbqueue trash restore` puts back those of --where.
+"""
 _verb_of_each(TaskQueue.cancel, "cancelled", _CANCEL)
-_verb_of_each(TaskQueue.delete, "deleted", _DELETE)
+_verb_of_each(TaskQueue.delete, "deleted", _DELETE, no_trash_option)
 
 
 @command(cli, queue_argument, id_argument)
@@ -371,19 +381,22 @@ def release_all(here: Here, queue: str) -> None:
     here.tell(f"{done} released", {"queue": queue, "released": done})
 
 
-@command(cli, queue_argument, yes_option)
-def truncate(here: Here, queue: str, yes: bool) -> None:
+@command(cli, queue_argument, no_trash_option, yes_option)
+def truncate(here: Here, queue: str, no_trash: bool, yes: bool) -> None:
     """Remove all tasks of QUEUE, in any state; taken ones, too.
 
-    Tasks are removed in bounded transactions, so other calls do not wait. After an interruption, the tasks
-    that were not removed yet are left.
+    For a day, `fdbqueue trash restore` puts them back. Tasks are removed in bounded transactions, so other
+    calls do not wait. After an interruption, the tasks that were not removed yet are left.
     """
     with here.tasks(queue) as (database, found):
         there = found.statistics(database)["tasks"]["total"]
         if not yes:
             raise Refused(f"truncate would remove {counted(there, 'task')} of {queue!r}: confirm with --yes")
-        remove = partial(found.truncate_some, database)
-        removed = late.terminal.step_by_step(here.signals, "removing", there, remove)
+        if no_trash:
+            remove = partial(found.truncate_some, database)
+            removed = late.terminal.step_by_step(here.signals, "removing", there, remove)
+        else:
+            removed = purge_all(here, database, found, there)
         here.counts(removed)
     here.tell(f"{removed} removed", {"queue": queue, "removed": removed})
 

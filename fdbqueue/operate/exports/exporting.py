@@ -191,7 +191,7 @@ def sections_of_tasks(shape: Shape, *, leave_out: bool) -> list[Section]:
     for part in parts:
         for rows in rows_of_features(part):
             found += rows.sections()
-    found += [Section(part.keys.tasks, _Tasks(part, leave_out=leave_out).read) for part in parts]
+    found += [Section(part.keys.tasks, TasksOf(part, leave_out=leave_out).read) for part in parts]
     # A task that has moved meanwhile may have been missed in both of its partitions.
     found.append(Section(shared.all_moved, partial(_moved, shape, leave_out)))
     for part in parts:
@@ -235,7 +235,7 @@ def round_of(part: Shape) -> bytes:
 _Asked = Callable[[], list[Pair]]
 
 
-class _Tasks:
+class TasksOf:
     def __init__(self, shape: Shape, *, leave_out: bool) -> None:
         self._shape = shape
         self._keys = shape.keys
@@ -311,7 +311,7 @@ def _moved(shape: Shape, leave_out: bool, tr: Transaction, rows: Sequence[KeyVal
             by_partition.setdefault(place, []).append(record)
     lines = list[ContentLine]()
     for place, records in by_partition.items():
-        lines += _Tasks(shape.partition(place), leave_out=leave_out).lines(tr, records)[0]
+        lines += TasksOf(shape.partition(place), leave_out=leave_out).lines(tr, records)[0]
     return Batch(lines, used)
 
 

@@ -48,6 +48,7 @@ from fdbqueue.operate.exports.file import (
 from fdbqueue.operate.imports import Progress, ProgressKeys
 from fdbqueue.queues.elements.store import ARRIVAL, DEPARTURE, MARK, ElementKeys
 from fdbqueue.queues.recipe.items import FLOOR, QueueKeys
+from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.limits.limit import Limit
 from fdbqueue.tasks.limits.rule import LimitKeys
 from fdbqueue.tasks.rows import rows_of_features
@@ -152,26 +153,8 @@ class Tasks:
         return tr.get(self._parts[number].keys.task(id_)) if number < len(self._parts) else None
 
     def _tasks_of(self, tr: Transaction, part: Shape, lines: Sequence[TaskLine], now_us: int) -> None:
-        keys, shared = part.keys, part.shared
-        given = [read_as(record_of, line.record) for line in lines]
         change = change_of(tr, part, now_us)
-        change.ask_create({record.key for record in given})
-        records: Sequence[Record] = given
-        features = rows_of_features(part)
-        for rows in features:
-            records = rows.arriving(tr, records, now_us)
-        named = {rows.name: rows for rows in features}
-        for record, line in zip(records, lines, strict=True):
-            set_rows(tr, keys.payloads_of(record.id).start, line.payload)
-            set_rows(tr, keys.failures_of(record.id).start, line.failures)
-            for name, beside in line.beside.items():
-                under = named[name].beside(record) if name in named else None
-                if under is None:
-                    raise NotOurs(name)
-                set_rows(tr, under.start, beside)
-            if partition_of(record.id) != keys.partition:
-                tr.set(shared.moved(record.id), bytes((keys.partition,)))
-        change.restore(records)
+        place_tasks(change, lines)
         change.finish()
 
     def _calls(self, tr: Transaction, line: CallsLine) -> None:
@@ -192,6 +175,28 @@ class Tasks:
             if state is not None and heads:
                 there = replace_struct(state, round=line.round, used=line.used)
                 fair.store(tr, line.key, state, there, heads[0])
+
+
+def place_tasks(change: Change, lines: Sequence[TaskLine]) -> None:
+    """Make the tasks of these lines in one partition. Raises NotOurs."""
+    tr, keys, shared = change.tr, change.shape.keys, change.shape.shared
+    records: Sequence[Record] = [read_as(record_of, line.record) for line in lines]
+    change.ask_create({record.key for record in records})
+    features = rows_of_features(change.shape)
+    for rows in features:
+        records = rows.arriving(tr, records, change.now_us)
+    named = {rows.name: rows for rows in features}
+    for record, line in zip(records, lines, strict=True):
+        set_rows(tr, keys.payloads_of(record.id).start, line.payload)
+        set_rows(tr, keys.failures_of(record.id).start, line.failures)
+        for name, beside in line.beside.items():
+            under = named[name].beside(record) if name in named else None
+            if under is None:
+                raise NotOurs(name)
+            set_rows(tr, under.start, beside)
+        if partition_of(record.id) != keys.partition:
+            tr.set(shared.moved(record.id), bytes((keys.partition,)))
+    change.restore(records)
 
 
 class Items:
