@@ -16,6 +16,7 @@ from fdbqueue.core.redaction import HIDDEN
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.operate.audit import AuditLine, lines
 from fdbqueue.operate.dashboard import create_app
+from fdbqueue.operate.exports import trash
 from tests.dashboard.support import Browser, browsing, path_of
 
 SECRET, TOKEN = 'k-4111-<"é">', "s3cr3t-t0ken"
@@ -106,6 +107,24 @@ def test_refused_actions_have_no_buttons(browser: Browser, ids: dict[str, str]) 
         assert found == [*shown], role
         assert (f"{buried}/edit" in browser.get(buried)) == (role == "owner")
         assert (f"{path_of('mail')}/pause" in browser.get(path_of("mail"))) == (role != "guest")
+
+
+def test_the_trash_is_restored_and_emptied_by_who_may_purge(browser: Browser, db: Database) -> None:
+    mail, path = TaskQueue.open(db, "mail"), path_of("mail")
+    assert "Trash" not in as_role(browser, "owner").get(path)
+    trash.purge(mail, db, "ann")
+    assert "3 tasks until" in browser.said(path)
+    assert (f"{path}/trash-restore" in browser.get(path)) is True
+    assert f"{path}/trash-restore" not in as_role(browser, "clerk").get(path)
+    browser.post(f"{path}/trash-empty", 403, sure="yes")
+    assert len(trash.listed(mail, db)) == 1
+    as_role(browser, "owner").post(f"{path}/trash-restore", sure="yes")
+    assert mail.statistics(db)["tasks"]["total"] == 3
+    trash.purge(mail, db, "ann")
+    browser.post(f"{path}/trash-empty", sure="yes")
+    assert trash.listed(mail, db) == []
+    told = [(line.action, line.tasks) for line in of(db) if line.phase == "ended"]
+    assert told == [("trash-empty", 3), ("trash-restore", 3)]
 
 
 def test_refused_actions_change_nothing(browser: Browser, db: Database, ids: dict[str, str]) -> None:

@@ -14,6 +14,7 @@ from fdbqueue.core.visible import counted
 from fdbqueue.operate.audit import Trail
 from fdbqueue.operate.dashboard.guard import FormRefused
 from fdbqueue.operate.dashboard.roles import ACT, PURGE
+from fdbqueue.operate.exports import trash
 from fdbqueue.tasks.dead_letters import RATE_PER_S, DeadLetters
 from fdbqueue.tasks.queue import TaskQueue
 
@@ -119,6 +120,20 @@ def _redrive(target: Target, form: Form) -> str:
 def _stop_redrive(target: Target, _: Form) -> str:
     stopped = target.letters().stop_redrive(target.database)
     return f"The redrive is stopped: {counted(stopped.moved, 'task')} moved."
+
+
+def _restore(target: Target, _: Form) -> str:
+    done = trash.restore(target.tasks(), target.database, most=limits.KICKED_MAX)
+    target.counts(done.tasks)
+    left = f" {counted(done.left, 'task')} stay: other tasks have their unique keys." if done.left else ""
+    rest = "" if done.after is None else " Others are left: restore again."
+    return f"{counted(done.tasks, 'task')} restored.{left}{rest}"
+
+
+def _empty(target: Target, _: Form) -> str:
+    removed = trash.empty(target.tasks(), target.database)
+    target.counts(removed)
+    return f"The trash is empty: {counted(removed, 'task')} removed."
 
 
 def _cancel(target: Target, _: Form) -> str:
@@ -243,6 +258,23 @@ QUEUE_ACTIONS = {
             "The redrive ends for good; the tasks that are left stay buried.",
             _stop_redrive,
             is_dangerous=True,
+        ),
+        Action(
+            "trash-restore",
+            "Restore",
+            "The tasks of the latest purge come back, as they were.",
+            _restore,
+            needs=PURGE,
+            is_bulk=True,
+        ),
+        Action(
+            "trash-empty",
+            "Empty trash",
+            "All tasks in the trash are removed for good.",
+            _empty,
+            is_dangerous=True,
+            needs=PURGE,
+            is_bulk=True,
         ),
     )
 }

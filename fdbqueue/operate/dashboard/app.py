@@ -202,6 +202,8 @@ class Pages:
         said, signature = request.query_params.get("done", ""), request.query_params.get("by", "")
         done = said if self._access.is_signed(said, signature) else ""
         queue = queue_of(request)
+        if not self._roles.may(request, PURGE, queue):
+            actions = {name: action for name, action in actions.items() if action.needs != PURGE}
         return self._renderer.page(request, template, of=queue, view=view, actions=actions, done=done)
 
     def _base(self, request: Request) -> str:

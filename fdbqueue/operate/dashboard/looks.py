@@ -19,6 +19,7 @@ from fdbqueue.core.seam import Transaction
 from fdbqueue.core.task import EndedTask, Explanation, Failure, Task
 from fdbqueue.fleet.status import Presence, workers
 from fdbqueue.operate.backlog import done_of
+from fdbqueue.operate.exports.trash import Purge, purges
 from fdbqueue.operate.figures import Figures, QueueFigures, TaskFigures
 from fdbqueue.operate.overview import Overview
 from fdbqueue.tasks.altering import Alteration
@@ -55,6 +56,8 @@ class QueueLook:
     workers: Sequence[Presence] = ()
     redrive: Redrive | None = None
     alterations: Sequence[Alteration] = ()
+    trash: Sequence[Purge] = ()
+    """The purges that can be restored, the latest first."""
 
     @property
     def keeps_ended(self) -> bool:
@@ -136,6 +139,7 @@ def see_queue(
         workers(tr, name, root=root),
         DeadLetters(database, registry, definition).redrive(tr),
         queue.alterations(tr),
+        purges(tr.snapshot, shape.root, definition.id, round(now * 1_000_000)),
     )
 
 

@@ -50,7 +50,7 @@ from fdbqueue.tasks.stored.records import ID_BYTES, Record, record_of
 from fdbqueue.tasks.trashed import clear, over_us
 
 _RANDOM_BYTES = 4
-PURGE_BYTES = TIME_BYTES + _RANDOM_BYTES
+PURGE_BYTES, NUMBER_BYTES = TIME_BYTES + _RANDOM_BYTES, 4
 _PIECE_BYTES = limits.PAYLOAD_PIECE_BYTES_MAX
 
 
@@ -158,7 +158,7 @@ class _Keep:
         tr.set(keys.trash_over(self.purge, id_), b"")
         for task, value in values:
             for at in range(0, len(value), _PIECE_BYTES):
-                name = task + (at // _PIECE_BYTES).to_bytes(4, "big")
+                name = task + (at // _PIECE_BYTES).to_bytes(NUMBER_BYTES, "big")
                 tr.set(keys.trashed(id_, self.purge, name), value[at : at + _PIECE_BYTES])
         change.discard(records, REMOVED)
         change.count("other")
@@ -242,19 +242,20 @@ def restore(
     database: Database,
     id_: str | None = None,
     progress: Callable[[Restored], object] | None = None,
+    most: int = limits.TRASH_TASKS_MAX,
 ) -> Restored:
     """Put the tasks of a purge, by default of the latest one, back into the queue, which may exceed its
     capacity by them.
 
-    Times go on in the trash: delays are over, and tasks expire. A task that was taken is ready. A task stays
-    in the trash while another one has its unique key.
+    After `most` tasks, another call goes on. Times go on in the trash: delays are over, and tasks expire. A
+    task that was taken is ready. A task stays in the trash while another one has its unique key.
     Conflicts: as a put; another restore.
     Raises: InvalidArgument.
     """
     so_far, target = Restored(), at_pace(database, "background")
     for one in _one_of(queue, database, id_)[:1]:
         so_far = Restored()
-        while so_far.after is not None:
+        while so_far.after is not None and so_far.tasks < most:
             call = partial(queue._once_in_all, target, "trash restore")
             so_far = in_halves(call, _Restore(bytes.fromhex(one.id), so_far))
             if progress is not None:
