@@ -12,7 +12,7 @@ from fdbqueue.core import limits
 from fdbqueue.core.database import Database
 from fdbqueue.core.partitions import TIME_BYTES
 from fdbqueue.core.root_keys import RootKeys
-from fdbqueue.core.seam import Transaction
+from fdbqueue.core.seam import Range, Transaction
 
 
 def over_us(purge: bytes) -> int:
@@ -41,25 +41,26 @@ class Emptying:
 
     def ask_next_due(self, tr: Transaction) -> Callable[[], int | None]:
         """Reads: the oldest purge of the root, by snapshot."""
-        under = self._keys.trash_overs
-        first = tr.snapshot.get_range(under.start, under.stop, limit=1)
-        return lambda: min((self._due_us(bytes(row.key)) for row in first.to_list()), default=None)
-
-    def _due_us(self, key: bytes) -> int:
-        """The time of a purge; at once for a key of another shape, which `tidy` clears."""
-        found = self._keys.trash_over_in(key)
-        return 0 if found is None else over_us(found[0])
+        first = self._ask_first(tr)
+        return lambda: min((self._due_us(bytes(row.key)) for row in first), default=None)
 
     def tidy(self, tr: Transaction) -> bool:
         """Clear the oldest purge if it is over. True if there was one."""
+        keys = [bytes(row.key) for row in self._ask_first(tr)]
+        over = [key for key in keys if self._due_us(key) <= self._now_us()]
+        for key in over:
+            found = self._keys.trash_over_in(key)
+            if found is None:
+                tr.clear(key)
+            else:
+                clear(tr, self._keys, found[1], found[0])
+        return bool(over)
+
+    def _ask_first(self, tr: Transaction) -> Range:
         under = self._keys.trash_overs
-        for row in tr.snapshot.get_range(under.start, under.stop, limit=1).to_list():
-            key = bytes(row.key)
-            if self._due_us(key) <= self._now_us():
-                found = self._keys.trash_over_in(key)
-                if found is None:
-                    tr.clear(key)
-                else:
-                    clear(tr, self._keys, found[1], found[0])
-                return True
-        return False
+        return tr.snapshot.get_range(under.start, under.stop, limit=1)
+
+    def _due_us(self, key: bytes) -> int:
+        """The time of a purge; at once for a key of another shape."""
+        found = self._keys.trash_over_in(key)
+        return 0 if found is None else over_us(found[0])

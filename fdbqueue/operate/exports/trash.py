@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from dataclasses import replace as replace_fields
 from functools import partial
-from itertools import groupby
-from typing import Any
+from itertools import accumulate, groupby
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -27,7 +27,7 @@ from fdbqueue.core.errors import InvalidArgument, TrashFull
 from fdbqueue.core.partitions import TIME_BYTES, Plan, home_of
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.rows import readable
-from fdbqueue.core.seam import ReadTransaction, Transaction
+from fdbqueue.core.seam import KeyValue, ReadTransaction, Transaction
 from fdbqueue.core.visible import counted
 from fdbqueue.operate.exports.exporting import TasksOf
 from fdbqueue.operate.exports.file import TaskLine
@@ -57,9 +57,9 @@ _PIECE_BYTES = limits.PAYLOAD_PIECE_BYTES_MAX
 class _Summary(msgspec.Struct, frozen=True, array_like=True):
     """A purge as stored. Append fields with a default."""
 
-    actor: str
-    tasks: int
-    size_bytes: int
+    actor: str = ""
+    tasks: int = 0
+    size_bytes: int = 0
 
 
 _encoded = msgspec.msgpack.Encoder().encode
@@ -114,19 +114,17 @@ def purge(
     A record that cannot be read stays in the queue.
     Raises: TrashFull, before it removes anything if the number of all tasks tells so.
     """
-    keep = _Keep(_new_purge(database), actor, most)
+    name = database.runtime.now_us().to_bytes(TIME_BYTES, "big") + database.runtime.random_bytes(
+        _RANDOM_BYTES
+    )
+    keep = _Keep(name, actor, most)
     if where is None:
         keep.require_room(queue.name, queue.statistics(database)["tasks"]["total"])
     chosen = selection_of(queue._shape, where or {}, None, "delete")
     edit = replace_fields(chosen.edit, edge=keep)
     selection = Selection(_All() if where is None else chosen.where, edit)
-    target = at_pace(database, "background")
-    return changed(queue, target, selection, begin(after), look_of(chosen, look), progress, dry_run=False)
-
-
-def _new_purge(database: Database) -> bytes:
-    now_us = database.runtime.now_us()
-    return now_us.to_bytes(TIME_BYTES, "big") + database.runtime.random_bytes(_RANDOM_BYTES)
+    paced = at_pace(database, "background")
+    return changed(queue, paced, selection, begin(after), look_of(chosen, look), progress, dry_run=False)
 
 
 @dataclass(frozen=True)
@@ -146,47 +144,41 @@ class _Keep:
         """Writes: the tasks into the trash. Conflicts: another purge, or a restore, of the queue."""
         tr, keys, id_ = change.tr, change.shape.root, change.shape.definition.id
         lines, _ = TasksOf(change.shape, leave_out=True).lines(tr, records)
-        values = [(_task_of(line), _encoded(line)) for line in lines]
+        values = [_encoded(line) for line in lines]
         there = _stored(tr, keys, id_)
-        before = there.pop(self.purge, _Summary(self.actor, 0, 0))
-        size_bytes = before.size_bytes + sum(len(value) for _, value in values)
+        before = there.pop(self.purge, _Summary(self.actor))
+        size_bytes = before.size_bytes + sum(map(len, values))
         found = _Summary(self.actor, before.tasks + len(values), size_bytes)
         self.require_room(change.shape.name, found.tasks, found.size_bytes)
-        for over in too_many(list(there.items()), found, self.most):
+        for over in too_many(there, found, self.most):
             clear(tr, keys, id_, over)
         tr.set(keys.purge(id_, self.purge), _encoded(found))
         tr.set(keys.trash_over(self.purge, id_), b"")
-        for task, value in values:
-            for at in range(0, len(value), _PIECE_BYTES):
-                name = task + (at // _PIECE_BYTES).to_bytes(NUMBER_BYTES, "big")
-                tr.set(keys.trashed(id_, self.purge, name), value[at : at + _PIECE_BYTES])
+        for value in values:
+            task = record_of(_line_of(value).record).id
+            for number in range(-(-len(value) // _PIECE_BYTES)):
+                name = task + number.to_bytes(NUMBER_BYTES, "big")
+                piece = value[number * _PIECE_BYTES : (number + 1) * _PIECE_BYTES]
+                tr.set(keys.trashed(id_, self.purge, name), piece)
         change.discard(records, REMOVED)
         change.count("other")
         return [*records]
 
 
-def _task_of(line: Any) -> bytes:
-    return record_of(line.record).id
-
-
 def _stored(tr: ReadTransaction, keys: RootKeys, id_: int) -> dict[bytes, _Summary]:
     """The purges of a queue by their names, the oldest first."""
     under = keys.purges_of(id_)
-    rows = tr.get_range(under.start, under.stop).to_list()
-    named = [(keys.purge_in(bytes(row.key)), bytes(row.value)) for row in rows]
-    return {
-        parts[1]: readable(_summary_of, value) or _Summary("", 0, 0)
-        for parts, value in named
-        if parts is not None and len(parts[1]) == PURGE_BYTES
-    }
+    named = [(keys.purge_in(bytes(row.key)), row.value) for row in tr.get_range(under.start, under.stop)]
+    sound = ((parts[1], value) for parts, value in named if parts and len(parts[1]) == PURGE_BYTES)
+    return {name: readable(_summary_of, bytes(value)) or _Summary() for name, value in sound}
 
 
-def too_many(others: Sequence[tuple[bytes, _Summary]], new: _Summary, most: int) -> list[bytes]:
+def too_many(others: Mapping[bytes, _Summary], new: _Summary, most: int) -> list[bytes]:
     """The purges, the oldest first, that make room for a new one."""
-    tasks = new.tasks + sum(one.tasks for _, one in others)
-    size_bytes = new.size_bytes + sum(one.size_bytes for _, one in others)
+    tasks = new.tasks + sum(one.tasks for one in others.values())
+    size_bytes = new.size_bytes + sum(one.size_bytes for one in others.values())
     gone = list[bytes]()
-    for name, one in others:
+    for name, one in others.items():
         kept = len(others) - len(gone) + 1
         if tasks <= most and size_bytes <= limits.TRASH_BYTES_MAX and kept <= limits.TRASH_PURGES_MAX:
             break
@@ -200,14 +192,12 @@ def purges(tr: ReadTransaction, keys: RootKeys, id_: int, now_us: int) -> list[P
 
     Reads: at most limits.TRASH_PURGES_MAX keys.
     """
-    found = _stored(tr, keys, id_).items()
-    return [_told(name, one) for name, one in reversed(found) if now_us < over_us(name)]
-
-
-def _told(name: bytes, one: _Summary) -> Purge:
-    until_us = over_us(name)
-    at = until_us / 1_000_000 - limits.TRASH_KEPT_S
-    return Purge(name.hex(), at, until_us / 1_000_000, one.actor, one.tasks, one.size_bytes)
+    found = [(over_us(name), name, one) for name, one in reversed(_stored(tr, keys, id_).items())]
+    return [
+        Purge(name.hex(), over / 1e6 - limits.TRASH_KEPT_S, over / 1e6, one.actor, one.tasks, one.size_bytes)
+        for over, name, one in found
+        if now_us < over
+    ]
 
 
 def listed(queue: TaskQueue, database: Database) -> list[Purge]:
@@ -282,19 +272,17 @@ class _Restore:
             return replace_fields(self.so_far, after=None)
         read, is_last = self._read(tr, keys, id_, few)
         free = _free(tr, changes[0], read)
-        _place(changes, [one.line for one in free])
+        _place(changes, free)
         for one in free:
             for key in one.keys:
                 tr.clear(key)
-        rest = _Summary(
-            summary.actor, summary.tasks - len(free), summary.size_bytes - sum(one.size_bytes for one in free)
-        )
+        size_bytes = summary.size_bytes - sum(one.size_bytes for one in free)
+        rest = _Summary(summary.actor, summary.tasks - len(free), size_bytes)
         if rest.tasks > 0:
             tr.set(keys.purge(id_, self.purge), _encoded(rest))
         else:
             clear(tr, keys, id_, self.purge)
-        before = self.so_far
-        after = None if is_last else read[-1].keys[-1]
+        before, after = self.so_far, None if is_last else read[-1].keys[-1]
         return Restored(before.tasks + len(free), before.left + len(read) - len(free), after)
 
     def _read(self, tr: Transaction, keys: RootKeys, id_: int, few: int) -> tuple[list["_Kept"], bool]:
@@ -302,21 +290,16 @@ class _Restore:
         under = keys.trashed_by(id_, self.purge)
         start = self.so_far.after + b"\x00" if self.so_far.after else under.start
         rows = tr.snapshot.get_range(start, under.stop, limit=limits.TRASH_ROWS).to_list()
-        named = [(_name_in(keys, bytes(row.key)), bytes(row.key), bytes(row.value)) for row in rows]
-        found = [_Kept.of(list(pieces)) for _, pieces in groupby(named, key=lambda row: row[0])]
+        by_task = groupby(rows, key=lambda row: ((keys.trashed_in(bytes(row.key)) or [b""])[-1])[:ID_BYTES])
+        found = [_kept(list(pieces)) for _, pieces in by_task]
         if len(rows) == limits.TRASH_ROWS and len(found) > 1:
             found.pop()  # its last pieces may be behind
-        most = _within(found[:few])
-        return found[:most], len(rows) < limits.TRASH_ROWS and most == len(found)
+        sizes = accumulate(one.size_bytes for one in found[:few])
+        most = max(1, sum(size <= limits.MOVED_BYTES_MAX for size in sizes))
+        return found[:most], len(rows) < limits.TRASH_ROWS and most >= len(found)
 
 
-def _name_in(keys: RootKeys, key: bytes) -> bytes:
-    parts = keys.trashed_in(key)
-    return key if parts is None else parts[2][:ID_BYTES]
-
-
-@dataclass(frozen=True, slots=True)
-class _Kept:
+class _Kept(NamedTuple):
     """A task in the trash."""
 
     keys: Sequence[bytes]
@@ -325,21 +308,12 @@ class _Kept:
     """None if it cannot be read."""
     record: Record | None
 
-    @classmethod
-    def of(cls, pieces: Sequence[tuple[bytes, bytes, bytes]]) -> "_Kept":
-        value = b"".join(piece for _, _, piece in pieces)
-        line = readable(_line_of, value)
-        record = None if line is None else readable(record_of, line.record)
-        return cls([key for _, key, _ in pieces], len(value), line, record)
 
-
-def _within(found: Sequence[_Kept]) -> int:
-    size_bytes = 0
-    for at, one in enumerate(found):
-        size_bytes += one.size_bytes
-        if at and size_bytes > limits.MOVED_BYTES_MAX:
-            return at
-    return len(found)
+def _kept(pieces: Sequence[KeyValue]) -> _Kept:
+    value = b"".join(bytes(piece.value) for piece in pieces)
+    line = readable(_line_of, value)
+    record = None if line is None else readable(record_of, line.record)
+    return _Kept([bytes(piece.key) for piece in pieces], len(value), line, record)
 
 
 def _free(tr: Transaction, change: Change, found: Iterable[_Kept]) -> list[_Kept]:
@@ -353,18 +327,17 @@ def _free(tr: Transaction, change: Change, found: Iterable[_Kept]) -> list[_Kept
     return [one for one, welcome in asked if all(ask() for ask in welcome)]
 
 
-def _place(changes: Sequence[Change], lines: Iterable[TaskLine | None]) -> None:
-    plan = changes[0].plan
-    placed = [(_home(plan, line), line) for line in lines if line is not None]
-    for number, few in groupby(sorted(placed, key=lambda one: one[0]), key=lambda one: one[0]):
-        place_tasks(changes[number], [line for _, line in few])
+def _place(changes: Sequence[Change], found: Iterable[_Kept]) -> None:
+    by_home: dict[int, list[TaskLine]] = {}
+    for _, _, line, record in found:
+        if line is not None and record is not None:
+            by_home.setdefault(_home(changes[0].plan, line, record), []).append(line)
+    for number, lines in by_home.items():
+        place_tasks(changes[number], lines)
 
 
-def _home(plan: Plan | None, line: TaskLine) -> int:
+def _home(plan: Plan | None, line: TaskLine, record: Record) -> int:
     """The partition of a restored task: that of its task key now, or its own, if that is open."""
-    if plan is None:
-        return 0
-    record = record_of(line.record)
-    if record.key:
-        return home_of(record.key, plan.count)
-    return line.partition if line.partition < plan.count else home_of(record.id, plan.count)
+    if plan is None or (not record.key and line.partition < plan.count):
+        return line.partition
+    return home_of(record.key or record.id, plan.count)
