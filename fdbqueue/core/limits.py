@@ -112,6 +112,8 @@ STOP_LOOK_S = 0.05
 RECEIPT_STALE_S = 86_400.0
 RECEIPTS_SWEPT_MAX = 100
 CLOSE_TIMEOUT_S = 5.0
+# A cluster measures itself for its status. While batch priority starves, that probe gives up after 5 s.
+STATUS_TIMEOUT_S = 10.0
 # The longest waits for a read version at batch priority (core/pace.py): of upkeep and looks, and of work that
 # may be late. An idle cluster gives one within milliseconds.
 BATCH_PATIENCE_S, BACKGROUND_PATIENCE_S = 0.5, 5.0

@@ -518,7 +518,7 @@ _LOOK = "Look at `fdbcli --exec 'status details'`."
 
 def see_status(database: Database) -> dict[str, Any]:
     """The status of the cluster, in one round trip to its coordinators."""
-    found = run(database, lambda tr: tr.get(_STATUS_KEY).value, timeout_s=limits.CLOSE_TIMEOUT_S)
+    found = run(database, lambda tr: tr.get(_STATUS_KEY).value, timeout_s=limits.STATUS_TIMEOUT_S)
     status: dict[str, Any] = json.loads(found or b"{}")
     return status
 
