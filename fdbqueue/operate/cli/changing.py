@@ -15,10 +15,10 @@ from fdbqueue.operate.cli.frame import Here, cli, command, key_in, queue_argumen
 from fdbqueue.operate.cli.redacting import require_open
 from fdbqueue.operate.cli.show import PLAIN_EVERY_S, Row, columns, json_in, task_row
 from fdbqueue.operate.filters import filter_value
-from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.tasks.selected import NAMES, ChangedTasks
 
 if TYPE_CHECKING:
+    from fdbqueue.tasks.queue import TaskQueue
     from fdbqueue.tasks.searching import FoundTasks
 
 _EXAMPLES = columns("id", "state", pri="pri", key=json_in("key"), data=json_in("data", null=True))
@@ -122,7 +122,7 @@ def filters_in(where: Pairs) -> dict[str, Any]:
     return {name: _value(name, text) for name, text in where}
 
 
-def purge_all(here: Here, database: Database, queue: TaskQueue, there: int) -> int:
+def purge_all(here: Here, database: Database, queue: "TaskQueue", there: int) -> int:
     """Move all tasks into the trash, step by step. Return their number."""
     with here.signals.deferred():
         return late.trash.purged(queue, database, None, _Progress(here, database, there).tell).changed

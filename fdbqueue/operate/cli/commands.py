@@ -82,7 +82,7 @@ COMMANDS: Mapping[str, Named] = {
         "spread": "queues: Print the lines of fdbcli that put the partitions of QUEUE on different storage servers.",
         "stats": "queues: Print the statistics of QUEUE; without QUEUE, of all queues.",
         "take": "leases: Take the next task of QUEUE, and print its id, the TOKEN of its lease, and its data as JSON.",
-        "tasks": "tasks: List the first tasks of QUEUE in a state, in order.",
+        "tasks": "tasks: List the first tasks of QUEUE in a state, in order; with --where, those that match, in any state.",
         "top": "top: Watch task queues: numbers of tasks by state, rates, and the wait of the next task.",
         "touch": "leases: Lengthen the lease of a task.",
         "trash": "trash: List what was purged from a queue in the last day, put it back, or remove it for good.",
