@@ -2,11 +2,15 @@
 
 An escape sequence in a queue's name could recolour a terminal, rename its window, or write over its lines. A
 line break in an error's text could forge a line of a log.
+
+And texts that people type, as values and keys: JSON, or else text.
 """
 
 import reprlib
 import unicodedata
 from typing import Any
+
+import msgspec
 
 
 def counted(count: int, noun: str) -> str:
@@ -126,3 +130,39 @@ def text_of(said: object) -> str:
         return str(said)
     except SURVIVED as error:
         return f"a {type(said).__name__} without a text ({type(error).__name__})"
+
+
+_JSON_BEGINS = ("{", "[", '"')
+
+
+def value_of(text: str, as_text: bool = False) -> Any:
+    """Return the value of `text`: that of JSON, or else the text itself.
+
+    Raises ValueError for a text that begins like an object, a list or a quoted string, but is not JSON.
+    """
+    if as_text:
+        return text
+    try:
+        return msgspec.json.decode(text)
+    except RecursionError:
+        raise ValueError(f"{shown(text)} is nested too deeply") from None
+    except msgspec.DecodeError as reason:
+        if text.lstrip().startswith(_JSON_BEGINS):
+            raise ValueError(f"{shown(text)} is not JSON ({reason}); --text takes it as it is") from None
+        return text
+
+
+def key_of(text: str, as_text: bool = False) -> Any:
+    """Return the key of `text`: its value, with a tuple for each list, since JSON has no tuples.
+
+    Raises ValueError, as `value_of`.
+    """
+    value = value_of(text, as_text)
+    try:
+        return _tuples(value)
+    except RecursionError:
+        raise ValueError(f"{shown(text)} is nested too deeply") from None
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value

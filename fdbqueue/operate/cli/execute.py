@@ -36,13 +36,14 @@ from fdbqueue.core.errors import PayloadTooLarge, TooMuchForOneTransaction
 from fdbqueue.core.registry import PLAIN, Registry
 from fdbqueue.core.runtime import RealRuntime
 from fdbqueue.core.task import Task
+from fdbqueue.core.visible import value_of
 from fdbqueue.fleet.held import HeldTask
 from fdbqueue.fleet.logs import ERASE_LINE
 from fdbqueue.fleet.outcomes import Bury, Done, Retry, Unavailable
 from fdbqueue.fleet.supervisor import kept_from_children
 from fdbqueue.operate.cli.exits import LineWriter, ReaderGone
 from fdbqueue.operate.cli.show import task_row
-from fdbqueue.operate.cli.wording import line_of, value_of
+from fdbqueue.operate.cli.wording import line_of
 from fdbqueue.queues.recipe.queue import Queue
 from fdbqueue.tasks.queue import TaskQueue
 

@@ -22,7 +22,7 @@ from fdbqueue.core.database import Database
 from fdbqueue.core.errors import InvalidArgument
 from fdbqueue.core.signals import Signals
 from fdbqueue.core.task import Failure
-from fdbqueue.core.visible import told
+from fdbqueue.core.visible import key_of, told, value_of
 from fdbqueue.operate import cli as late
 from fdbqueue.operate.cli.commands import (
     AUDITED,
@@ -39,7 +39,7 @@ from fdbqueue.operate.cli.exits import CommandError, LineWriter, require_stdout,
 from fdbqueue.operate.cli.session import Place, names_for_completion
 from fdbqueue.operate.cli.show import Columns, Row, stdout_of
 from fdbqueue.operate.cli.show import show as show_rows
-from fdbqueue.operate.cli.wording import in_options, key_of, line_of, value_of
+from fdbqueue.operate.cli.wording import in_options, line_of
 from fdbqueue.tasks.options import (
     PUT_OPTIONS,
     QUEUE_OPTIONS,

@@ -18,7 +18,7 @@ from fdbqueue.core.partitions import Partition, PartitionState, Repartition
 from fdbqueue.core.registry import FAIR_ITEMS, PLAIN, Definition, exists_already, told_option
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.signals import Interrupted
-from fdbqueue.core.visible import counted
+from fdbqueue.core.visible import counted, key_of
 from fdbqueue.operate import cli as late
 from fdbqueue.operate.cli.exits import CommandError, Refused, require_stdout, say
 from fdbqueue.operate.cli.frame import (
@@ -49,7 +49,7 @@ from fdbqueue.operate.cli.show import (
     queue_rows,
     time_in,
 )
-from fdbqueue.operate.cli.wording import key_of, line_of, option_named
+from fdbqueue.operate.cli.wording import line_of, option_named
 from fdbqueue.operate.spreading import (
     SHOW,
     Spread,

@@ -12,7 +12,7 @@ from fdbqueue.core.database import Database
 from fdbqueue.core.errors import TaskFailed, TaskNotFound, UnsupportedOption
 from fdbqueue.core.page import Page
 from fdbqueue.core.task import EndedTask, Explanation, Task, TaskState
-from fdbqueue.core.visible import counted
+from fdbqueue.core.visible import counted, key_of, value_of
 from fdbqueue.operate import cli as late
 from fdbqueue.operate.cli.changing import (
     Pairs,
@@ -52,7 +52,7 @@ from fdbqueue.operate.cli.show import (
     task_row,
     time_in,
 )
-from fdbqueue.operate.cli.wording import key_of, line_of, value_of
+from fdbqueue.operate.cli.wording import line_of
 from fdbqueue.tasks.queue import TaskQueue
 
 id_argument = click.argument("id_", metavar="ID")

@@ -19,12 +19,10 @@ from fdbqueue.core.errors import (
     QueueKindMismatch,
     UnknownCodec,
 )
-from fdbqueue.core.visible import shown, visible_json
+from fdbqueue.core.visible import shown, value_of, visible_json
 from fdbqueue.operate.cli.commands import Program
 from fdbqueue.operate.cli.exits import REFUSED, CommandError, Refused
 from fdbqueue.operate.cli.session import ELEMENT_KINDS, of_another_kind
-from fdbqueue.operate.filters import key_of as key_of
-from fdbqueue.operate.filters import value_of as value_of
 
 _ALIASES = {
     "task": ("id_", "ids", "after"),
