@@ -197,6 +197,10 @@ def tasks_of(answers: Sequence[Any]) -> list[Task]:
     return [*filter(None, answers)]
 
 
+def _targets(tasks: Sequence[Task]) -> list[Target]:
+    return [Target(id_bytes(task.id), task.token) for task in tasks]
+
+
 def ask_index(change: Change, drafts: Sequence[Draft]) -> Callable[[], int]:
     """Ask for the reads of a put into one partition. The reply is the index of the first new task.
 
@@ -534,18 +538,31 @@ class TaskCalls(Service):
 
     def _undo_take(self, tasks: Sequence[Task]) -> None:
         """Undo a take that has no caller any more. Best effort: if it fails, the leases end by time."""
-        targets = [Target(id_bytes(task.id), task.token) for task in tasks]
+        with suppress(FdbQueueError, *engine_errors()):
+            self._undo(tasks, limits.CLOSE_TIMEOUT_S)
+
+    def _undo(self, tasks: Sequence[Task], timeout_s: float | None = None) -> None:
+        """Undo a take that may have committed. A lease of it that has ended counts no failure."""
+        targets = _targets(tasks)
 
         def body(tr: Transaction) -> None:
-            if all(self.parts.each(tr, targets, verbs.undo_take)):
+            undone = self.parts.each(tr, targets, verbs.undo_take)
+            for task, target, is_ready in zip(tasks, targets, undone, strict=True):
+                if not is_ready:
+                    self.parts.within(tr, partial(verbs.undo_lost_take, task=task), target.id)
+            if all(undone):
                 may_be_lost(tr)
 
-        with suppress(FdbQueueError, *engine_errors()):
-            run(self._database, body, timeout_s=limits.CLOSE_TIMEOUT_S)
+        run(self._database, body, timeout_s=timeout_s)
 
     def _are_held(self, tr: Transaction, tasks: Sequence[Task]) -> bool:
-        targets = [Target(id_bytes(task.id), task.token) for task in tasks]
-        return any(self.parts.each(tr, targets, verbs.are_held))
+        """True if a take in doubt has a lease. If not, its caller gets other tasks: it is undone, apart from
+        `tr`, as the session may have ended, too, and then `tr` commits nothing.
+        """
+        if any(self.parts.each(tr, _targets(tasks), verbs.are_held)):
+            return True
+        self._undo(tasks)
+        return False
 
     @cached_property
     def acks(self) -> "Acks":

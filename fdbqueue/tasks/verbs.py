@@ -55,6 +55,7 @@ from fdbqueue.tasks.stored.records import (
     NO_TASKS,
     Record,
     TaskKeys,
+    id_bytes,
     id_in,
     id_text,
     sound_record,
@@ -596,9 +597,28 @@ def forgive_missed(change: Change, id_: bytes, attempt: int) -> None:
         _take_back(change, record, asked(), attempt, NOT_RECEIVED)
 
 
-def _take_back(change: Change, record: Record, entries: Sequence[Entry], attempt: int, why: str) -> bool:
+def undo_lost_take(change: Change, task: Task) -> None:
+    """As `forgive_missed`. The take may not have committed; its lease may be over and still stored."""
+    id_ = id_bytes(task.id)
+    asked = ask_entries(change.tr, change.shape.keys, id_)
+    [record] = change.read([id_])
+    if record is not None and record.state == TaskState.TAKEN and record.token == task.token:
+        edges.give_back(change, [record])
+    elif record is not None:
+        # Without its commit, another take may have the number of the attempt. That began at another time.
+        _take_back(change, record, asked(), task.attempts, NOT_RECEIVED, task.taken)
+
+
+def _take_back(
+    change: Change,
+    record: Record,
+    entries: Sequence[Entry],
+    attempt: int,
+    why: str,
+    began: float | None = None,
+) -> bool:
     lost = counted_loss(record, entries, attempt)
-    if lost is None:
+    if lost is None or began not in (None, lost.failure.began):
         return False
     keys = change.shape.keys
     buried = buried_for(record, entries)

@@ -6,9 +6,12 @@ import pytest
 
 from fdbqueue import Failure, Session
 from fdbqueue.core import limits
-from fdbqueue.core.errors import TooMuchForOneTransaction
+from fdbqueue.core.errors import TooMuchForOneTransaction, UnknownSession
+from fdbqueue.embedded import FDBError
 from fdbqueue.tasks.stored.records import id_bytes
-from fdbqueue.tasks.verbs import DATABASE_AWAY
+from fdbqueue.tasks.verbs import DATABASE_AWAY, NOT_RECEIVED
+from tests.queue_support import faulty
+from tests.support import COMMIT_UNKNOWN
 from tests.tasks.support import Relay, SetLimits, keeper
 
 TTR_S = 10
@@ -347,3 +350,67 @@ def test_one_transaction_renews_a_bounded_number(bench):
     task = b.take()
     with pytest.raises(TooMuchForOneTransaction):
         b.queue.renew(b.db, [task] * (limits.VERB_BATCH + 1))
+
+
+@pytest.fixture
+def in_doubt(b, clock):
+    """Call a function with a database whose next commit has an unknown result, and do `meanwhile` then."""
+
+    def called(function, meanwhile, has_committed=True):
+        db, engine = faulty(b.db, FDBError, clock)
+        fates, error = iter([(COMMIT_UNKNOWN, has_committed)]), engine.error
+
+        def told(code):
+            meanwhile()
+            return error(code)
+
+        engine.error, engine.fate = told, lambda _: next(fates, (0, True))
+        return function(db)
+
+    return called
+
+
+@pytest.mark.parametrize("is_swept", [True, False])
+def test_a_lease_that_ends_in_doubt_counts_nothing(b, clock, in_doubt, is_swept):
+    """The result of its take was unknown, and it had ended before the retry looked."""
+    id_ = b.put()
+
+    def lapse():
+        clock.advance(TTR_S)
+        if is_swept:
+            b.sweep()
+
+    task = in_doubt(lambda db: b.queue.take(db, 0, session=b.session), lapse)
+    assert (task.failures, task.orphaned) == (0, 0)
+    assert standing(b, id_) == ("t", 1 + is_swept, 0, 0)
+    assert [f.message for f in b.queue.failures(b.db, id_)] == [NOT_RECEIVED] * is_swept
+
+
+def test_a_session_that_dies_with_a_take_in_doubt_counts_nothing(b, clock, in_doubt):
+    """A task that another worker has buried for that is ready again."""
+    id_ = b.put()
+    session = Session(b.db, ttr=5)
+    keeper(b.db).forget(session)
+
+    def die():
+        clock.advance(TTR_S)
+        b.sweep()
+        assert b.queue.exhaust(b.db, b.take(), 1)
+
+    with pytest.raises(UnknownSession):
+        in_doubt(lambda db: b.queue.take(db, 0, session=session), die)
+    assert standing(b, id_) == ("r", 2, 0, 0)
+    assert outcomes(b, id_) == ["excused"]
+
+
+def test_a_take_that_was_not_made_takes_no_count_back(b, clock, in_doubt):
+    """The lost lease of another taker has the number that its attempt would have had."""
+    id_ = b.put()
+    clock.advance(1)
+
+    def lose():
+        clock.advance(1)
+        lapse(b, clock)
+
+    task = in_doubt(lambda db: b.queue.take(db, 0, session=b.session), lose, has_committed=False)
+    assert (task.attempts, task.failures, outcomes(b, id_)) == (2, 1, ["lease_lost"])
