@@ -421,6 +421,19 @@ def test_a_result_goes_back_if_its_owner_stays_silent(steps: Steps) -> None:
     assert steps.look(alive, NOW + SILENT_US + 2).answers == ["a"]
 
 
+def test_the_silence_of_an_owner_goes_on_as_it_is_served(steps: Steps) -> None:
+    """Otherwise an item that was put beside two dead requests would wait for the silence of each in turn."""
+    steps.line.life.watch()
+    steps.register()
+    alive, served = steps.register(), NOW + SILENT_US
+    assert steps.look(alive).outcome is Outcome.WAIT
+    steps.queue.enqueue(steps.db, "a")
+    assert steps.look(alive, served, reason=Reason.NEGLECT).outcome is Outcome.AGAIN
+    assert steps.look(alive, served).outcome is Outcome.WAIT
+    assert steps.look(alive, served + 1).outcome is Outcome.AGAIN
+    assert steps.look(alive, served + 2).answers == ["a"]
+
+
 def test_a_request_without_a_new_sign_of_life_has_no_share(steps: Steps) -> None:
     steps.line.life.watch()
     dead, alive = steps.register(), steps.register()

@@ -229,8 +229,8 @@ class Life:
         return {rid for rid, at_us in since_us.items() if now_us - at_us > silent_us}
 
     def overdue(self, lying: Sequence[Due], now_us: int, silent_us: int) -> list[Due]:
-        """The results past their deadlines, and those that this process has seen for `silent_us`."""
-        signs = {one.rid: b"" for one in lying}
+        """The results past their deadlines, and those whose owners have been silent for `silent_us`."""
+        signs = {one.rid: SERVED for one in lying}
         since_us = {} if self._sightings is None else self._sightings.since_us(signs, now_us)
         return [
             one
@@ -239,8 +239,12 @@ class Life:
         ]
 
 
+SERVED = b""
+"""That of a served request, which gives none: the time of its last one, or of its first sight, goes on."""
+
+
 class Sightings:
-    """The signs of life that a process has seen in one line. That of a served request is empty."""
+    """The signs of life that a process has seen in one line."""
 
     def __init__(self) -> None:
         self._seen: dict[bytes, tuple[bytes | None, int]] = {}
@@ -250,7 +254,7 @@ class Sightings:
         seen = {}
         for rid, sign in signs.items():
             last, first_us = self._seen.get(rid, (sign, now_us))
-            seen[rid] = sign, first_us if last == sign else now_us
+            seen[rid] = sign, first_us if sign in (last, SERVED) else now_us
         # A look that reads a part of the line does not begin anew with the others.
         earlier = self._seen if len(self._seen) <= 2 * limits.SERVE_MAX else {}
         self._seen = {**earlier, **seen}
