@@ -200,6 +200,8 @@ _CODES = {
     "version_changed": CLUSTER_VERSION_CHANGED,
     "batch_throttled": 1051,
 }
+STALE = "begins anew"
+"""An event: without a commit, its body has raised a conflict, as what its process remembers has changed."""
 _WATCH_LATE_S = (0.001, 2.0)
 _WATCH_VERY_LATE_S = (5.0, 60.0)
 _COMMIT_LATE_S = (0.0002, 2.0)
@@ -423,7 +425,13 @@ class FaultyTransaction(PatientTransaction):
         super().step_begin()
         self._keys_read = 0
         self._read_log: list[tuple[str, bytes, Any]] = []
-        self._is_batch = False
+        self._is_batch = self._is_sent = False
+
+    def on_error(self, error: Any) -> Future:
+        if not self._is_sent and getattr(error, "code", error) == _CODES["not_committed"]:
+            machine = self._machine
+            machine.trace.note(machine.scheduler.now, machine.thread_name(), STALE, self._number)
+        return super().on_error(error)
 
     def step_option(self, name: str, param: Any) -> None:
         self._is_batch = self._is_batch or name == "priority_batch"
@@ -514,7 +522,7 @@ class FaultyTransaction(PatientTransaction):
 
     def step_commit(self, request: CommitRequest) -> None:
         machine = self._machine
-        self._refused = 0
+        self._refused, self._is_sent = 0, True
         trouble = "unknown_not_done" if machine.waits_in_vain() else self._trouble()
         self._met_conflict = trouble == "not_committed"
         if trouble is None:

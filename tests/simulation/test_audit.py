@@ -18,7 +18,7 @@ from fdbqueue.core.task import TaskState
 from fdbqueue.tasks.shape import shape_of
 from fdbqueue.tasks.stored.records import COUNTER_NAMES, ID_BYTES, NEVER_US, Record, TaskKeys, packed
 from fdbqueue.testing import Client, Simulation
-from fdbqueue.testing.engine import NONE
+from fdbqueue.testing.engine import NONE, STALE
 from fdbqueue.testing.trace import Commit, Footprint, Operation, Trace, sound
 from tests.system.audit.agreement import Receipts, Sessions, ends_counted, leases_ended
 from tests.system.audit.line import Handed, LineStep, Liveness, Requests
@@ -262,6 +262,17 @@ def test_a_call_may_be_late_by_the_pauses_of_its_retries(conflicts: int, judged:
             *[("other", 1.2, "refused: 1020"), ("c", 1.2, "committed")],
         )
     ]
+    assert len(list(late_in(trace))) == judged
+
+
+@pytest.mark.parametrize(("conflicts", "judged"), [(5, 1), (6, 0)])
+def test_a_call_may_be_late_by_conflicts_without_a_commit(conflicts: int, judged: int) -> None:
+    trace = Trace()
+    trace.operations = [
+        Operation("c", "jobs", "take", None, 1, 1.0, ended=conflicts + 2, ended_s=2.5, timeout_s=0.0)
+    ]
+    stale = (1.2, "c", STALE, (7,))
+    trace.events = [stale, (1.2, "other", STALE, (7,)), *[stale] * conflicts, stale]
     assert len(list(late_in(trace))) == judged
 
 

@@ -2,13 +2,14 @@
 
 from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
-from fdbqueue.core.database import Database, run
+from fdbqueue.core.database import Database, conflict_in, run
 from fdbqueue.embedded import FDBError
 from fdbqueue.testing import Client, Faults, Simulation, Trace
-from fdbqueue.testing.engine import KINDS
+from fdbqueue.testing.engine import KINDS, STALE
 from fdbqueue.testing.simulation import Result
 
 KEY = b"key"
@@ -29,6 +30,23 @@ def simulated(faults: Faults, work: Work, seed: int = 1) -> tuple[Result, bytes 
     simulation.client(work, "client")
     result = simulation.run([look])
     return result, final[0] if final else None
+
+
+def test_a_conflict_that_a_body_raises_is_told() -> None:
+    """Its pause grows as after a refused commit, and no commit tells of it."""
+    left = [1, 1]
+
+    def body(tr: Any) -> None:
+        if left:
+            left.pop()
+            raise conflict_in(tr)
+        tr[KEY] = b"value"
+
+    result, final = simulated(Faults(), lambda client: run(client.db, body))
+    told = [who for _, who, what, _ in result.trace.events if what == STALE]
+    assert (told, final) == (["client"] * 2, b"value")
+    result, _ = simulated(Faults(not_committed=0.9), lambda client: run(client.db, body))
+    assert not any(what == STALE for _, _, what, _ in result.trace.events)
 
 
 def first_error(faults: Faults) -> tuple[int, bytes | None]:

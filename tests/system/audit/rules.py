@@ -23,6 +23,7 @@ from fdbqueue.tasks.stored import records
 from fdbqueue.tasks.stored.key_counts import key_of, readable_state, slug_of
 from fdbqueue.tasks.stored.keyed import Keyed
 from fdbqueue.tasks.stored.records import CALL_NAMES, Record, TaskKeys, calls_in, id_text, sound_record
+from fdbqueue.testing.engine import STALE
 from fdbqueue.testing.scheduler import EPOCH_S
 from fdbqueue.testing.trace import Operation, Trace, longest_pause_s
 from tests.system.audit.agreement import (
@@ -80,6 +81,9 @@ def _pauses_s(trace: Trace, op: Operation) -> float:
     conflicts = sum(
         tr.who == op.client and tr.outcome in _CONFLICTS and op.began_s <= tr.at_s <= (op.ended_s or tr.at_s)
         for tr in trace.transactions
+    )
+    conflicts += sum(
+        who == op.client and kind == STALE for _, who, kind, _ in trace.events[op.began : op.ended]
     )
     return sum(map(longest_pause_s, range(conflicts))) + AGAIN_MAX_S * _errors_of_versions(trace, op)
 
