@@ -35,8 +35,10 @@ VICTIM = "victim"
 TTR_S = 4.0
 LOST_S, NEW_S = TTR_S + 1.0, 1.0
 """From a death to the take of a lost task, and from the put of a new one to its take."""
-SEEN_ON_CLUSTER_S = 3.0
-"""A cluster knows a death after this time, and a new task takes no longer. A directory tells at once."""
+SEEN_ON_CLUSTER_S, SEEN_NEW_S = 3.0, 0.5
+"""A cluster knows a death after this time, and a new task takes no longer; then it takes no look. A directory
+tells at those that ask.
+"""
 
 
 @workload(clients=3, steps=2, never=("stall", "watch_very_late"))
@@ -218,7 +220,8 @@ def new_tasks_pass_the_dead_by(
 ) -> Iterator[str]:
     for put in puts(trace):
         late_s = first_taken_s(trace, put.argument) - (put.ended_s or 0.0)
-        allowed_s = NEW_S if put.began_s > last_death_s + seen_s else max(NEW_S, seen_s)
+        known_s = SEEN_NEW_S if seen_s else NEW_S
+        allowed_s = known_s if put.began_s > last_death_s + seen_s else max(NEW_S, seen_s)
         if put.began_s > last_death_s and late_s > allowed_s:
             yield f"{put.argument!r} was taken {late_s:.1f} s after its put"
 
