@@ -25,14 +25,18 @@ _UNKNOWN_DONE, _UNKNOWN_NOT_DONE = (COMMIT_UNKNOWN, True), (COMMIT_UNKNOWN, Fals
 
 FATES: dict[str, Fate] = {
     "unknown, committed": in_turn(_UNKNOWN_DONE, _DONE),
-    "unknown, not committed": in_turn(_UNKNOWN_NOT_DONE, _DONE),
+    "unknown, not committed": in_turn(_UNKNOWN_NOT_DONE, _DONE, _DONE),
     "unknown, either way, twice": in_turn(_UNKNOWN_DONE, _UNKNOWN_NOT_DONE, _DONE),
     "conflict": in_turn(_CONFLICT, _DONE),
     "conflict, then unknown, committed": in_turn(_CONFLICT, _UNKNOWN_DONE, _DONE),
-    "conflict, then unknown, not committed": in_turn(_CONFLICT, _UNKNOWN_NOT_DONE, _DONE),
-    "unknown, not committed, then conflict": in_turn(_UNKNOWN_NOT_DONE, _CONFLICT, _DONE),
+    "conflict, then unknown, not committed": in_turn(_CONFLICT, _UNKNOWN_NOT_DONE, _DONE, _DONE),
+    "unknown, not committed, then conflict": in_turn(_UNKNOWN_NOT_DONE, _CONFLICT, _DONE, _DONE),
 }
-"""Commits that fail again and again: every call has its effect once all the same."""
+"""Commits that fail again and again: every call has its effect once all the same.
+
+A take that is tried again after an unknown result first undoes the earlier attempt, by a commit of its own.
+So one that has not committed is followed by two that do, or no take would ever end.
+"""
 
 QUEUE_CALLS: dict[str, Callable[[Queue, Any], Any]] = {
     "empty": lambda queue, tr: queue.empty(tr),
