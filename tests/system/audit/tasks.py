@@ -51,7 +51,7 @@ class Lives:
         for record in step.written():
             yield from _told(record, _whole(record))
         for record in step.created():
-            yield from _told(record, _born(record))
+            yield from _told(record, _born(record, is_moved=step.commit.verb.startswith("move ")))
             if record.id in self._ended:
                 yield f"the task {id_text(record.id)} has ended, and is there again"
         for before, after in step.changed():
@@ -94,8 +94,9 @@ def _whole(record: Record) -> Iterator[str]:
         yield "is buried without a class of failure"
 
 
-def _born(record: Record) -> Iterator[str]:
-    if record.failures != record.forgiven + record.excused and not record.attempts:
+def _born(record: Record, *, is_moved: bool) -> Iterator[str]:
+    """A task that `TaskQueue.change` has moved keeps failures that count, and begins with no attempt."""
+    if record.failures != record.forgiven + record.excused and not (record.attempts or is_moved):
         yield "is new, and has failures that count"
     if record.state == TaskState.DELAYED and record.until_us <= record.created_us:
         yield "is delayed to a time before its put"
