@@ -34,8 +34,8 @@ FATES: dict[str, Fate] = {
 }
 """Commits that fail again and again: every call has its effect once all the same.
 
-A take that is tried again after an unknown result first undoes the earlier attempt, by a commit of its own.
-So one that has not committed is followed by two that do, or no take would ever end.
+A take that is tried again after an unknown result first looks after the earlier attempt, by a commit of its
+own. So one that has not committed is followed by two that do, or no take would ever end.
 """
 
 QUEUE_CALLS: dict[str, Callable[[Queue, Any], Any]] = {

@@ -197,6 +197,9 @@ def tasks_of(answers: Sequence[Any]) -> list[Task]:
     return [*filter(None, answers)]
 
 
+Verb = Callable[[Change, Sequence[Target]], Sequence[bool]]
+
+
 def _targets(tasks: Sequence[Task]) -> list[Target]:
     return [Target(id_bytes(task.id), task.token) for task in tasks]
 
@@ -538,31 +541,33 @@ class TaskCalls(Service):
 
     def _undo_take(self, tasks: Sequence[Task]) -> None:
         """Undo a take that has no caller any more. Best effort: if it fails, the leases end by time."""
-        with suppress(FdbQueueError, *engine_errors()):
-            self._undo(tasks, limits.CLOSE_TIMEOUT_S)
-
-    def _undo(self, tasks: Sequence[Task], timeout_s: float | None = None) -> None:
-        """Undo a take that may have committed. A lease of it that has ended counts no failure."""
-        targets = _targets(tasks)
 
         def body(tr: Transaction) -> None:
-            undone = self.parts.each(tr, targets, verbs.undo_take)
-            for task, target, is_ready in zip(tasks, targets, undone, strict=True):
-                if not is_ready:
-                    self.parts.within(tr, partial(verbs.undo_lost_take, task=task), target.id)
-            if all(undone):
+            if all(self._without_failure(tr, tasks, verbs.undo_take)):
                 may_be_lost(tr)
 
-        run(self._database, body, timeout_s=timeout_s)
+        with suppress(FdbQueueError, *engine_errors()):
+            run(self._database, body, timeout_s=limits.CLOSE_TIMEOUT_S)
 
     def _are_held(self, tr: Transaction, tasks: Sequence[Task]) -> bool:
-        """True if a take in doubt has a lease. If not, its caller gets other tasks: it is undone, apart from
-        `tr`, as the session may have ended, too, and then `tr` commits nothing.
+        """True if a take in doubt has a lease. If not, its caller gets other tasks, and a lease that has
+        ended counts no failure. That is written apart from `tr`: if the session has ended, `tr` commits
+        nothing.
         """
         if any(self.parts.each(tr, _targets(tasks), verbs.are_held)):
             return True
-        self._undo(tasks)
+        # A commit that arrives now keeps its lease: `tr` conflicts with it, and the next attempt finds it.
+        run(self._database, lambda own: self._without_failure(own, tasks, verbs.are_held))
         return False
+
+    def _without_failure(self, tr: Transaction, tasks: Sequence[Task], verb: Verb) -> list[bool]:
+        """Call the verb for each. A lease for which it gives false counts no failure, if it has ended."""
+        targets = _targets(tasks)
+        found = self.parts.each(tr, targets, verb)
+        for task, target, is_so in zip(tasks, targets, found, strict=True):
+            if not is_so:
+                self.parts.within(tr, partial(verbs.undo_lost_take, task=task), target.id)
+        return found
 
     @cached_property
     def acks(self) -> "Acks":
