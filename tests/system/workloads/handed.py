@@ -225,16 +225,17 @@ def ends_are_of_hand_offs(trace: Trace, _: Database) -> Iterator[str]:
 
 def cancels_end(trace: Trace, _: Database) -> Iterator[str]:
     """Check that a cancel of a task that is handed off ends it at once."""
+    ends = [op for name in ("complete", "fail") for op in trace.of(NAME, name) if op.done]
     takes = [op for op in trace.of(NAME, "take") if op.done and op.result]
     marked = [op for op in trace.of(NAME, "cancel") if op.done and op.result == TaskState.TAKEN]
     for hand_off in hand_offs(trace):
         id_, _, attempt, ttl_s = hand_off.argument
         for cancel in marked:
-            later = any(
+            is_over = any(
                 op.result[0] == id_ and op.result[2] > attempt and not cancel.before(op) for op in takes
-            )
+            ) or any((op.argument, op.result) == (id_, attempt) and not cancel.before(op) for op in ends)
             is_in_time = cancel.ended_s < hand_off.began_s + ttl_s - 2 * limits.CLOCK_SKEW_S
-            if cancel.argument == id_ and hand_off.before(cancel) and is_in_time and not later:
+            if cancel.argument == id_ and hand_off.before(cancel) and is_in_time and not is_over:
                 yield f"{cancel.client} marked {id_}, which was handed off"
 
 
