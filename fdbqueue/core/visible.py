@@ -3,7 +3,7 @@
 An escape sequence in a queue's name could recolour a terminal, rename its window, or write over its lines. A
 line break in an error's text could forge a line of a log.
 
-And texts that people type, as values and keys: JSON, or else text.
+The functions at the end read texts that people type: values and keys, as JSON or else as text.
 """
 
 import reprlib

@@ -28,7 +28,15 @@ from fdbqueue.embedded.transaction import Database as EmbeddedDatabase
 from fdbqueue.fleet.steering import members, paused
 from fdbqueue.operate import checks
 from fdbqueue.operate.checks import Check, Diagnosis, Look, failure, fine, warning
-from fdbqueue.operate.figures import Figures, GroupsFigures, LimitFigures, QueueFigures, TaskFigures
+from fdbqueue.operate.figures import (
+    Figures,
+    GroupsFigures,
+    LimitFigures,
+    QueueFigures,
+    TaskFigures,
+    stored_in,
+    way_to_room,
+)
 from fdbqueue.operate.overview import Overview
 from fdbqueue.operate.verify.values import command
 from fdbqueue.tasks.firing import ScheduleStatus
@@ -111,11 +119,10 @@ def _stored(name: str, now: TaskFigures) -> Iterator[Check]:
         text = f"{name} has {counted(now.buried, 'buried task')} to decide on"
         cure = command("tasks", name, "--state", "buried")
         yield warning(QUEUES, text, cure, queue=name, buried=now.buried)
-    stored = now.ready + now.taken + now.buried + now.delayed
+    stored = stored_in(now)
     if now.capacity is not None and stored >= now.capacity:
         text = f"{name} is full, with {counted(stored, 'task')}: puts wait or are refused"
-        cure = "Kick or delete its buried tasks." if 2 * now.buried > stored else "Start more workers."
-        yield warning(QUEUES, text, cure, queue=name, capacity=now.capacity)
+        yield warning(QUEUES, text, way_to_room(now), queue=name, capacity=now.capacity)
 
 
 def _key_waits(name: str, now: TaskFigures) -> Iterator[Check]:

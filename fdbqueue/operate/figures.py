@@ -115,6 +115,17 @@ class TaskFigures:
     """How long its tasks waited and ran in the last hour; None without the option `chronicle`."""
 
 
+def stored_in(tasks: TaskFigures) -> int:
+    """The tasks that count for the capacity."""
+    return tasks.ready + tasks.taken + tasks.buried + tasks.delayed
+
+
+def way_to_room(tasks: TaskFigures) -> str:
+    """The cure of a full queue."""
+    mostly_buried = 2 * tasks.buried > stored_in(tasks)
+    return "Kick or delete its buried tasks." if mostly_buried else "Start more workers."
+
+
 @dataclass(frozen=True, slots=True)
 class QueueFigures:
     """The figures of one queue."""

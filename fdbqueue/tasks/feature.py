@@ -5,6 +5,7 @@ A feature is one file, which tables here name. The life cycle (change.py, edges.
 know no feature: a task without any feature meets no hook and no stage. A hook changes nothing by default.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from operator import attrgetter
@@ -184,19 +185,20 @@ class Stage:
         return go(drafts)()
 
 
-class Filter:
+class Filter(ABC):
     """A filter of tasks by a feature, with an index in the order of their ids."""
 
+    @abstractmethod
     def __init__(self, value: Any) -> None:
         """Raises: InvalidArgument."""
 
+    @abstractmethod
     def ids(self, change: Any, after: bytes, most: int) -> list[bytes]:
         """The first ids in the index behind the id `after`. Reads: by snapshot."""
-        raise NotImplementedError
 
+    @abstractmethod
     def matches(self, record: Record, state: str, now_us: int) -> bool:
         """`state`: that of the task now."""
-        raise NotImplementedError
 
 
 def filters_among(where: Mapping[str, Any]) -> list[Filter]:

@@ -281,7 +281,7 @@ class ByGroup(Filter):
         under = change.shape.shared.members_in(self._group, after)
         return [id_in(row.key) for row in change.tr.snapshot.get_range(under.start, under.stop, limit=most)]
 
-    def matches(self, record: Record, state: str, now_us: int) -> bool:  # noqa: ARG002
+    def matches(self, record: Record, state: str, now_us: int) -> bool:  # noqa: ARG002  # a member in each state
         return any(member.group == self._group for member in groups_of(record))
 
 

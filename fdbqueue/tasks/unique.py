@@ -100,7 +100,7 @@ class ByUnique(Filter):
     def __init__(self, value: Any) -> None:
         self._key = key_bytes(value, "the filter unique")
 
-    def ids(self, change: Change, after: bytes, most: int) -> list[bytes]:  # noqa: ARG002
+    def ids(self, change: Change, after: bytes, most: int) -> list[bytes]:  # noqa: ARG002  # one task at most
         entry = entry_of(change.tr.snapshot.get(change.shape.shared.unique(self._key)).value)
         return [] if entry is None else [entry.id]
 

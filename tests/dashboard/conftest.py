@@ -1,4 +1,4 @@
-"""One dashboard for the tests of a module, over a clock that stands still."""
+"""One dashboard for the tests of a module, over a clock that stands still; and a database for each test."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -47,3 +47,9 @@ def served() -> Iterator[Served]:
                 queue.ack(db, task)
         with browsing(db) as reader, browsing(db, write=True) as writer:
             yield Served(db, clock, queue, ids, reader, writer)
+
+
+@pytest.fixture
+def db() -> Iterator[Database]:
+    with fdbqueue.open("memory:") as db:
+        yield db

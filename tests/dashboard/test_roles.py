@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from starlette.requests import Request
 
-import fdbqueue
 from fdbqueue import Database, Failure, Limit, TaskQueue
 from fdbqueue.core.database import run
 from fdbqueue.core.errors import InvalidArgument
@@ -30,12 +29,6 @@ ROLES = {
 def authorize(request: Request, action: str, queue: str | None) -> bool:
     role = request.headers.get("x-role", "")
     return role == "owner" or (action in ROLES.get(role, ()) and queue == "mail")
-
-
-@pytest.fixture
-def db() -> Iterator[Database]:
-    with fdbqueue.open("memory:") as db:
-        yield db
 
 
 @pytest.fixture

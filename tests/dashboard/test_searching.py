@@ -1,25 +1,17 @@
 """The search of a queue's page finds what its reader may see, and tells how far it has looked."""
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from starlette.requests import Request
 
-import fdbqueue
 from fdbqueue import Database, Failure, TaskQueue
 from fdbqueue.core import limits
 from tests.dashboard.support import Browser, browsing, path_of, shown
 
 PAGE = path_of("mail")
 SECRET = "k-4111"
-
-
-@pytest.fixture
-def db() -> Iterator[Database]:
-    with fdbqueue.open("memory:") as db:
-        yield db
 
 
 @pytest.fixture

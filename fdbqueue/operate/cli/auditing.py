@@ -11,8 +11,10 @@ from fdbqueue.core.runtime import Runtime
 from fdbqueue.operate.audit import AFTER, Deed, Trail, told_values
 from fdbqueue.tasks.detached import SEPARATOR
 
-_BULK = frozenset(("change", "clear", "dead kick", "drop", "import file", "kick", "release-all"))
-_BULK |= {"trash empty", "trash restore", "truncate"}
+_BULK = (
+    *("change", "clear", "dead kick", "drop", "import file", "kick", "release-all"),
+    *("trash empty", "trash restore", "truncate"),
+)
 """Commands on many tasks: a line at the beginning, and one at the end."""
 _TOLD = (
     *("capacity", "ttl", "ttr", "pri", "key_concurrency", "weights", "retain_s", "attempts", "backoff"),

@@ -92,25 +92,25 @@ def change_where(
     *,
     verb: str | None = None,
     options: Mapping[str, Any] | None = None,
+    into_trash: bool = False,
 ) -> None:
     """Change the tasks that match, step by step. A signal takes effect between two steps."""
-    filters = filters_in(where)
-    walk, into_trash = {**walk}, not (walk.get("no_trash", True) or walk["dry_run"])
-    walk.pop("no_trash", None)
+    filters, is_dry_run = filters_in(where), walk["dry_run"]
     with here.tasks(queue) as (database, found):
         there = found.statistics(database)["tasks"]["total"]
         progress = _Progress(here, database, there)
         try:
             with here.signals.deferred():
-                if into_trash:
-                    answer = late.trash.purged(found, database, filters, progress.tell, **walk)
+                if into_trash and not is_dry_run:
+                    from_to = {"after": walk["after"], "look": walk["look"]}
+                    answer = late.trash.purged(found, database, filters, progress.tell, **from_to)
                 else:
                     answer = found.change(database, filters, options, do=verb, progress=progress.tell, **walk)  # type: ignore[arg-type]
         except (Interrupted, FdbQueueError):
             progress.tell_rest()
             raise
         examples = [task_row(task, found.options) for task in answer.examples]
-    _answer(here, queue, answer, examples, there, dry_run=walk["dry_run"])
+    _answer(here, queue, answer, examples, there, dry_run=is_dry_run)
 
 
 def filters_in(where: Pairs) -> dict[str, Any]:

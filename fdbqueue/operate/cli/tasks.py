@@ -298,8 +298,9 @@ def _verb_of_each(
     @where_options
     def each(here: Here, queue: str, ids: tuple[str, ...], where: Pairs, **walk: Any) -> None:
         requires_where(bool(ids), where, walk)
+        into_trash = not walk.pop("no_trash", True)
         if where:
-            change_where(here, queue, where, walk, verb=verb.__name__)
+            change_where(here, queue, where, walk, verb=verb.__name__, into_trash=into_trash)
         else:
             do_each(here, queue, ids, verb, done)
 

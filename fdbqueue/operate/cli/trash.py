@@ -28,7 +28,7 @@ def purged(
     progress: Callable[[ChangedTasks], object],
     **walk: Any,
 ) -> ChangedTasks:
-    walk.pop("dry_run", None)
+    """Purge as the actor of the command line. `walk`: as in `lying.purge`."""
     return lying.purge(queue, database, actor_of(database.runtime), where, progress=progress, **walk)
 
 

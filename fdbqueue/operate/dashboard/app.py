@@ -128,9 +128,6 @@ class Pages:
     async def task(self, request: Request) -> Response:
         id_ = request.path_params["id"]
         view = await self._seen(request, task_view, see_task, name=queue_of(request), id_=id_)
-        if not self._roles.may(request, PURGE, queue_of(request)):
-            allowed = (name for name in view.actions if TASK_ACTIONS[name].needs != PURGE)
-            view = replace(view, actions=tuple(allowed))
         return self._page(request, "task.html", view, TASK_ACTIONS)
 
     async def dead(self, request: Request) -> Response:
@@ -198,7 +195,7 @@ class Pages:
         return await room.look(lambda tr: view(seen(look(tr))))
 
     def _page(self, request: Request, template: str, view: object, actions: Mapping[str, Action]) -> Response:
-        """A page with buttons, and with the outcome of the action that has brought the browser here."""
+        """A page with the buttons that the request may use. It tells the outcome of the action before it."""
         said, signature = request.query_params.get("done", ""), request.query_params.get("by", "")
         done = said if self._access.is_signed(said, signature) else ""
         queue = queue_of(request)

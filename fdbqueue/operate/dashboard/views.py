@@ -30,6 +30,8 @@ from fdbqueue.operate.figures import (
     QueueFigures,
     ScheduleFigures,
     TaskFigures,
+    stored_in,
+    way_to_room,
 )
 from fdbqueue.operate.verify.values import command
 
@@ -271,10 +273,10 @@ def _not_taken(name: str, tasks: TaskFigures, trend: Trend) -> Iterator[Finding]
 
 
 def _stored(name: str, tasks: TaskFigures) -> Iterator[Finding]:
-    stored = tasks.ready + tasks.taken + tasks.buried + tasks.delayed
+    stored = stored_in(tasks)
     if tasks.capacity is None or stored < NEARLY_FULL * tasks.capacity:
         return
-    cure = "Kick or delete its buried tasks." if 2 * tasks.buried > stored else "Start more workers."
+    cure = way_to_room(tasks)
     if stored >= tasks.capacity:
         text = f"is full, with {counted(stored, 'task')}: puts wait or are refused."
         yield Finding(Level.BAD, "Full", name, text, cure)

@@ -94,7 +94,7 @@ class Restored:
 class _All(Where):
     """All tasks, taken ones too."""
 
-    def matches(self, record: Record, now_us: int) -> bool:  # noqa: ARG002
+    def matches(self, record: Record, now_us: int) -> bool:  # noqa: ARG002  # all match
         return True
 
 

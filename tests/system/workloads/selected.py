@@ -18,7 +18,17 @@ from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Trace
 from tests.system.workloads import common
 from tests.system.workloads.common import cramped
-from tests.system.workloads.stage import EFFECTS, Tasks, audit, once_each, play, put_plain, remaining, taken
+from tests.system.workloads.stage import (
+    EFFECTS,
+    Tasks,
+    audit,
+    hold,
+    once_each,
+    play,
+    put_plain,
+    remaining,
+    taken,
+)
 
 NAME, OTHER = "selected", "selected, other"
 STONES, STONE = 7, {"kind": "stone"}
@@ -70,12 +80,7 @@ def numbers_of(client: Client, q: TaskQueue) -> list[int]:
 def once(client: Client, q: TaskQueue, session: Session) -> None:
     task = taken(client, q, client.random.choice((0, 1)), session)
     if task is not None:
-        client.pause(client.random.choice((0.001, 0.4)))
-        with suppress(NotTaken):
-            if client.random.random() < 0.3:
-                finish(client, q, task)
-            else:
-                q.release(client.db, task)
+        hold(client, q, task, finish)
 
 
 def finish(client: Client, q: TaskQueue, task: Task) -> None:

@@ -7,6 +7,7 @@ the transaction that ends a task counts its effect, by its data or its id.
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import groupby
 from typing import Any, Literal, NamedTuple, NoReturn
@@ -189,6 +190,16 @@ VERBS: Mapping[str, Callable[[TaskQueue, Database, Task, float], object]] = {
     "leave": lambda *_: None,
 }
 """The calls of a holder about its task, and some about all tasks."""
+
+
+def hold(client: Client, q: TaskQueue, task: Task, finish: End) -> None:
+    """Hold a task for a moment, and then finish it, or more often give it back."""
+    client.pause(client.random.choice((0.001, 0.4)))
+    with suppress(NotTaken):
+        if client.random.random() < 0.3:
+            finish(client, q, task)
+        else:
+            q.release(client.db, task)
 
 
 def by_chance(

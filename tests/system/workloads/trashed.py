@@ -8,7 +8,7 @@ from functools import partial
 from fdb.subspace_impl import Subspace
 
 from fdbqueue.core.database import Database, run
-from fdbqueue.core.errors import InvalidArgument, NotTaken
+from fdbqueue.core.errors import InvalidArgument
 from fdbqueue.core.seam import Transaction
 from fdbqueue.core.task import Task
 from fdbqueue.operate.exports import trash
@@ -18,7 +18,7 @@ from fdbqueue.testing.checkers import no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Trace, unsound
 from tests.system.workloads.common import cramped
-from tests.system.workloads.stage import EFFECTS, Tasks, once_each, play, put_plain, remaining
+from tests.system.workloads.stage import EFFECTS, Tasks, hold, once_each, play, put_plain, remaining
 
 NAME = "trashed"
 ROOT = Subspace((NAME,))
@@ -52,12 +52,7 @@ def put(client: Client, q: TaskQueue, value: str) -> None:
 def once(client: Client, q: TaskQueue) -> None:
     task = q.take(client.db, client.random.choice((0, 1)))
     if task is not None:
-        client.pause(client.random.choice((0.001, 0.4)))
-        with suppress(NotTaken):
-            if client.random.random() < 0.3:
-                finish(client, q, task)
-            else:
-                q.release(client.db, task)
+        hold(client, q, task, finish)
 
 
 def finish(client: Client, q: TaskQueue, task: Task) -> None:
