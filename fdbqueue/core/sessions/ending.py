@@ -33,7 +33,7 @@ import struct
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pkgutil import resolve_name
-from typing import Any
+from typing import Any, NamedTuple
 
 from fdb import tuple as layer
 
@@ -214,7 +214,8 @@ def beat(
     for key in dead:
         tr.clear(key)
     tr.set(keys.opener(session, opener), row)
-    renew(tr, keys, session, last, max([deadline_of(row), *live]), _hold_in(row, _PLACE_IN_ROW))
+    until_us = max([deadline_of(row), *(one.deadline_us for one in live)])
+    renew(tr, keys, session, last, until_us, _hold_in(row, _PLACE_IN_ROW))
 
 
 def leave(tr: Transaction, keys: RootKeys, session: bytes, opener: bytes, now_us: int) -> bool:
@@ -228,26 +229,34 @@ def leave(tr: Transaction, keys: RootKeys, session: bytes, opener: bytes, now_us
     if not live and len(dead) < limits.OPENERS_READ_MAX - 1:
         return False
     if live:  # else an opener behind those that were read may live, and its beats count
-        renew(tr, keys, session, last, max(live), _hold_in(last.value))
+        # The hold of the one that leaves would keep the session after the others have died.
+        hold = max((one.hold for one in live), key=lambda hold: hold[1:])
+        renew(tr, keys, session, last, max(one.deadline_us for one in live), hold)
     return True
+
+
+class _Opener(NamedTuple):
+    deadline_us: int
+    hold: Hold
 
 
 def _ask_others(
     tr: Transaction, keys: RootKeys, session: bytes, opener: bytes, now_us: int
-) -> Callable[[], tuple[list[int], list[bytes]]]:
-    """Ask for the other openers, the first limits.OPENERS_READ_MAX: the deadlines of those that live, and
-    the keys of the dead ones.
+) -> Callable[[], tuple[list[_Opener], list[bytes]]]:
+    """Ask for the other openers, the first limits.OPENERS_READ_MAX: those that live, and the keys of the
+    dead ones.
     """
     under, own = keys.openers(session), keys.opener(session, opener)
     rows = tr.get_range(under.start, under.stop, limit=limits.OPENERS_READ_MAX)
 
-    def others() -> tuple[list[int], list[bytes]]:
-        live, dead = list[int](), list[bytes]()
+    def others() -> tuple[list[_Opener], list[bytes]]:
+        live, dead = list[_Opener](), list[bytes]()
         for row in (row for row in rows if row.key != own):
             # A damaged one counts as dead: the next heartbeat of its opener makes it anew.
             deadline_us = deadline_if_readable(row.value) or 0
-            if deadline_us > now_us or _holds(tr, _hold_in(row.value, _PLACE_IN_ROW)):
-                live.append(deadline_us)
+            hold = _hold_in(row.value, _PLACE_IN_ROW)
+            if deadline_us > now_us or _holds(tr, hold):
+                live.append(_Opener(deadline_us, hold))
             else:
                 dead.append(row.key)
         return live, dead
