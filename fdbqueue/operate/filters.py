@@ -43,5 +43,5 @@ def filter_value(name: str, text: str) -> Any:
     """Return the value of a filter, or an option, of that name. Raises ValueError."""
     first = name.partition(".")[0]
     if first in _TEXTS:
-        return text
+        return text.split(",") if name == "id" and "," in text else text
     return key_of(text) if first in ("key", "unique") else value_of(text)

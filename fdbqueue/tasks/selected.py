@@ -69,7 +69,7 @@ class Where:
     """Filters of waiting tasks; one that is None, 0 or empty lets all through."""
 
     states: frozenset[str] = EVERY
-    id: bytes | None = None
+    ids: frozenset[bytes] = frozenset()
     key: bytes | None = None
     by: Sequence[Filter] = ()
     """Those of features: a unique key, a group."""
@@ -83,14 +83,14 @@ class Where:
     @property
     def names_tasks(self) -> bool:
         """True if an index has their ids."""
-        return self.id is not None or bool(self.by)
+        return bool(self.ids or self.by)
 
     def matches(self, record: Record, now_us: int) -> bool:
         """True for a task that all filters let through, apart from those of the data."""
         headers, state = {} if record.extra is None else record.extra.headers, _state_of(record, now_us)
         return (
             state in self.states
-            and (self.id is None or record.id == self.id)
+            and (not self.ids or record.id in self.ids)
             and (self.key is None or record.key == self.key)
             and all(one.matches(record, state, now_us) for one in self.by)
             and all(headers.get(name) == text for name, text in self.headers.items())
@@ -236,8 +236,12 @@ def _checked_key(shape: Shape, key: Any) -> dict[str, Any]:
     return {"key": key_bytes(key, "the filter key")}
 
 
-def _checked_id(_: Shape, id_: Any) -> dict[str, Any]:
-    return {"id": id_of(id_)}
+def _checked_id(_: Shape, ids: Any) -> dict[str, Any]:
+    found = ids if isinstance(ids, list | tuple) else [ids]
+    if not 0 < len(found) <= limits.BATCH_ITEMS_MAX:
+        wanted = f"an id, or a list of 1 to {limits.BATCH_ITEMS_MAX:,}"
+        raise InvalidArgument(name="the filter id", wanted=wanted, got=ids)
+    return {"ids": frozenset(map(id_of, found))}
 
 
 def _checked_age(_: Shape, seconds: Any) -> dict[str, Any]:
@@ -371,14 +375,14 @@ def next_tasks(changes: Sequence[Change], after: bytes, most: int) -> tuple[list
 
 
 def candidates(changes: Sequence[Change], where: Where, after: bytes, most: int) -> tuple[list[Seen], bool]:
-    """The next tasks by their ids: of one id, of a unique key, of a group, or all. True if they are the last.
+    """The next tasks by their ids: of a list, a unique key or a group, or all. True if they are the last.
 
     Reads: by snapshot.
     """
     if not where.names_tasks:
         return next_tasks(changes, after, most)
-    found = where.by[0].ids(changes[0], after, most) if where.id is None else [where.id]
-    ids = [id_ for id_ in found if id_ > after]
+    found = sorted(where.ids) or where.by[0].ids(changes[0], after, most)
+    ids = [id_ for id_ in found if id_ > after][:most]
     changes[0].require_queue()  # asked with the index: no round trip of its own
     homes = _homes_of(changes, ids)
     return seen_at(changes, [*zip(ids, homes, ids, strict=True)]), len(ids) < most

@@ -93,6 +93,7 @@ def test_tasks_lists_those_that_match(program: Within, ids: list[str]) -> None:
     assert first[2].startswith("fdbqueue: looked at 1 of 2 tasks; go on with --after ")
     place = first[2].split()[-1]
     assert listed("--where", "data.to=bob", "--after", place) == ids[1:]
+    assert [row["id"] for row in program.rows("tasks", "q", "--where", f"id={','.join(ids)}")] == ids
     assert program.run("delete", "q", "--where", f"id={ids[1]}")[2] == "fdbqueue: 1 changed\n"
 
 

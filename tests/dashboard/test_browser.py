@@ -180,6 +180,25 @@ def test_a_buried_task_is_edited_and_kicked(here: Tab, site: Site) -> None:
     assert (mended.id, mended.data) == (task.id, {"to": "ada"})
 
 
+def test_ticked_tasks_keep_their_ticks_and_are_buried(here: Tab, site: Site) -> None:
+    queue = queue_of(site, "ticked", *range(3))
+    page = here.open("/queues/ticked")
+    ids = [task.id for task in queue.tasks(site.db, "r", 9)]
+    page.get_by_label(f"Tick {ids[0]}").check()
+    page.get_by_label("All here").check()
+    page.get_by_label(f"Tick {ids[1]}").uncheck()
+    queue.delete(site.db, ids[2])
+    page.get_by_label(f"Tick {ids[2]}").wait_for(state="detached")
+    assert page.get_by_label(f"Tick {ids[0]}").is_checked(), "a refresh took the tick away"
+    page.get_by_role("button", name="Bury").click()
+    dialog = page.get_by_role("dialog", name="Bury?")
+    dialog.get_by_text("Of 1 task, 1 would change (1 ready).").wait_for()
+    assert queue.peek(site.db, ids[0]).state == "r"
+    dialog.get_by_role("button", name="Bury").click()
+    page.get_by_text("1 task was buried.").wait_for()
+    assert [queue.peek(site.db, id_).state for id_ in ids[:2]] == ["!", "r"]
+
+
 def test_a_keyboard_alone_reaches_an_action(here: Tab, site: Site) -> None:
     queue = queue_of(site, "by-keys")
     page = here.open()
@@ -216,7 +235,7 @@ def test_a_page_says_so_once_the_dashboard_is_gone(site: Site) -> None:
 
 
 def test_pages_work_without_a_script(site: Site) -> None:
-    queue = queue_of(site, "scriptless", 1)
+    queue = queue_of(site, "scriptless", 1, 2)
     with tab(site.browser, site.url, java_script_enabled=False) as here:
         here.open().get_by_role("link", name=SCRIPT).first.wait_for()
         page = here.open("/queues/scriptless")
@@ -225,6 +244,13 @@ def test_pages_work_without_a_script(site: Site) -> None:
         assert not queue.paused(site.db)
         page.get_by_role("button", name="Pause").click()
         page.get_by_role("button", name="Resume").wait_for()
+        assert not page.get_by_label("All here").is_visible()
+        for tick in page.get_by_label("Tick ").all():
+            tick.check()
+        page.get_by_role("button", name="Delete").click()
+        page.get_by_text("Of 2 tasks, 2 would change (2 ready).").wait_for()
+        page.get_by_role("button", name="Delete").click()
+        page.get_by_text("2 tasks were deleted.").wait_for()
     assert queue.paused(site.db)
 
 

@@ -58,6 +58,8 @@ def test_tasks_match_by_each_filter_in_any_state(b: Bench) -> None:
     assert found(b, **{"data.to.0": "ada"}) == [late]
     assert found(b, group=group, data=5) == [ready]
     assert found(b, id=bad, key="a") == []
+    assert found(b, id=[taken, bad, taken, "0" * 32]) == sorted([taken, bad])
+    assert found(b, id=(late, bad, ready), state="delayed") == [late]
 
 
 def test_a_change_has_the_same_filters(b: Bench) -> None:
@@ -272,6 +274,9 @@ def test_both_faces_have_the_same_search(engine: str, tmp_path: Path, space: Sub
         {"where": {"state": "done"}},
         {"where": {"id": "none"}},
         {"where": {"id": 5}},
+        {"where": {"id": []}},
+        {"where": {"id": ["none"]}},
+        {"where": {"id": ["0" * 32] * 1001}},
         {"where": {"unique": [1]}},
         {"where": {"unique": "x" * 5000}},
         {"where": {"group": "x"}},

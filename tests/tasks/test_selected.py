@@ -87,6 +87,24 @@ def test_tasks_match_by_state_key_headers_age_class_and_data(b: Bench) -> None:
     assert (found(**{"data.ok": True}), found(**{"data.ok": 1})) == ([late], [])
 
 
+@pytest.mark.parametrize("few", [1, 2, 500])
+def test_a_list_of_ids_changes_those_tasks_alone(b: Bench, set_limits: SetLimits, few: int) -> None:
+    ids = [b.put(n, key=n) for n in range(6)]
+    held = b.take().id
+    assert held == ids[0]
+    set_limits(LOOKED_THROUGH=few, VERB_BATCH=few)
+    given = {"id": ["0" * 32, *reversed(ids[:4]), ids[1]]}
+    assert b.queue.change(b.db, given, do="bury", dry_run=True).matched == 3
+    seen = b.queue.change(b.db, given, {"pri": 7}, look=2)
+    assert seen.looked_at == 2
+    rest = b.queue.change(b.db, given, {"pri": 7}, after=seen.after)
+    assert (seen.looked_at + rest.looked_at, seen.changed + rest.changed, rest.after) == (5, 3, None)
+    assert [b.queue.peek(b.db, id_).pri for id_ in ids] == [0, 7, 7, 7, 0, 0]
+    found = b.queue.search(b.db, given, most=2)
+    more = b.queue.search(b.db, given, after=found.after)
+    assert [task.id for task in (*found.tasks, *more.tasks)] == ids[:4]
+
+
 def test_a_task_is_in_the_state_that_a_sweep_would_give_it(b: Bench) -> None:
     b.put(key=1, delay=5)
     b.put(key=2, ttl=5)
@@ -621,6 +639,8 @@ BAD: list[tuple[dict[str, Any], type[Exception]]] = [
     ({"where": {"headers": {"x": 1}}, "do": "delete"}, InvalidArgument),
     ({"where": {"older_than": -1}, "do": "delete"}, InvalidArgument),
     ({"where": {"older_than": float("nan")}, "do": "delete"}, InvalidArgument),
+    ({"where": {"id": []}, "do": "delete"}, InvalidArgument),
+    ({"where": {"id": ["0" * 32] * 1001}, "do": "delete"}, InvalidArgument),
     ({"where": {}}, InvalidArgument),
     ({"where": {}, "do": "kick", "set": {"pri": 1}}, InvalidArgument),
     ({"where": {}, "do": "ack"}, InvalidArgument),

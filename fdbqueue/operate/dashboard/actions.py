@@ -33,6 +33,7 @@ class Target:
     """The parts of tasks that the actor does not see."""
     trail: Trail | None = None
     """The audit of the action."""
+    actor: str = ""
 
     def counts(self, tasks: int) -> None:
         """Tell the audit the number of tasks that the action has changed."""
@@ -76,6 +77,10 @@ class Action:
     """True if it may change many tasks."""
     tells: tuple[str, ...] = ()
     """Fields of its form that stand in the line of the audit."""
+    opens: bool = False
+    """True if it may show data to who could not see them."""
+    states: tuple[str, ...] = ()
+    """Those of the tasks that its form names, in which it may change them."""
 
 
 def _told(act: Callable[[Target], object], outcome: str) -> Callable[[Target, Form], str]:
@@ -324,7 +329,14 @@ TASK_ACTIONS = {
             _fail,
             fields=(Field("reason", "Reason"),),
         ),
-        Action("edit", "Save", "The task gets other data. Its old data is lost.", _edit, is_dangerous=True),
+        Action(
+            "edit",
+            "Save",
+            "The task gets other data. Its old data is lost.",
+            _edit,
+            is_dangerous=True,
+            opens=True,
+        ),
     )
 }
 

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
-from urllib.parse import urlencode
+from urllib.parse import parse_qsl, urlencode
 
 import anyio
 import uvicorn
@@ -69,6 +69,7 @@ from fdbqueue.operate.dashboard.roles import (
     Roles,
     roles_of,
 )
+from fdbqueue.operate.dashboard.several import SEVERAL, Preview, preview, where_of
 from fdbqueue.operate.dashboard.views import DeadView, name_in, queue_view, segment, task_view
 from fdbqueue.operate.filters import FIELDS, filters_of, searched
 from fdbqueue.tasks.dead_letters import DeadLetters
@@ -123,7 +124,7 @@ class Pages:
         view = await self._seen(
             request, lambda look: queue_view(look, trend, after, search, fields), see_queue, **asked
         )
-        return self._page(request, "queue.html", view, QUEUE_ACTIONS)
+        return self._page(request, "queue.html", view, {**QUEUE_ACTIONS, **SEVERAL})
 
     async def task(self, request: Request) -> Response:
         id_ = request.path_params["id"]
@@ -199,8 +200,12 @@ class Pages:
         said, signature = request.query_params.get("done", ""), request.query_params.get("by", "")
         done = said if self._access.is_signed(said, signature) else ""
         queue = queue_of(request)
-        if not self._roles.may(request, PURGE, queue):
-            actions = {name: action for name, action in actions.items() if action.needs != PURGE}
+        purges, opens = (self._roles.may(request, needed, queue) for needed in (PURGE, PAYLOADS))
+        actions = {
+            name: action
+            for name, action in actions.items()
+            if (purges or action.needs != PURGE) and (opens or not action.opens)
+        }
         return self._renderer.page(request, template, of=queue, view=view, actions=actions, done=done)
 
     def _base(self, request: Request) -> str:
@@ -302,7 +307,7 @@ class Posting:
 
     async def queue(self, request: Request) -> Response:
         target = Target(self._room.database, self._room.root, queue_of(request))
-        return await self._post(request, target, QUEUE_ACTIONS)
+        return await self._post(request, target, {**QUEUE_ACTIONS, **SEVERAL})
 
     async def task(self, request: Request) -> Response:
         target = Target(self._room.database, self._room.root, queue_of(request), request.path_params["id"])
@@ -318,11 +323,19 @@ class Posting:
         redaction, actor = self._allowed(request, action, target.queue, form)
         target = replace(target, redaction=redaction)
         if form.pop("sure", "") != "yes":
+            seen = await self._preview(target, action, form) if action.states else None
+            if seen is not None:
+                form = {"back": form.get("back", ""), "task": ",".join(seen.ids)}
             view: dict[str, Any] = {"action": action, "queue": target.queue, "id": target.id, "form": form}
-            return self._renderer.page(request, "confirm.html", **view)
+            return self._renderer.page(request, "confirm.html", preview=seen, **view)
         outcome = await self._perform(request, actor, action, target, form)
-        signed = urlencode({"done": outcome, "by": self._access.signed(outcome)})
+        back = parse_qsl(form.get("back", "")) if action.states else []
+        signed = urlencode([*back, ("done", outcome), ("by", self._access.signed(outcome))])
         return RedirectResponse(f"{self._next(request, action, target, form)}?{signed}", 303)
+
+    async def _preview(self, target: Target, action: Action, form: Mapping[str, str]) -> Preview:
+        where = open_filters(where_of(form), target.redaction)
+        return await self._room.call(partial(preview, target, action, where))
 
     def _allowed(
         self, request: Request, action: Action, queue: str, form: Mapping[str, str]
@@ -330,7 +343,7 @@ class Posting:
         """The redaction of the actor, and its name. Raises: FormRefused."""
         into, redaction = form.get("into", "").strip(), self._roles.redaction_for(request, queue)
         asked = [(LOOK, queue), (action.needs, queue), *[(ACT, into)] * bool(into)]
-        if action.name == "edit" or into:  # data of this queue can be read in the other one
+        if action.opens or into:  # data of this queue can be read in the other one
             asked.append((PAYLOADS, queue))
         for needed, name in asked:
             self._roles.require(request, needed, name)
@@ -341,19 +354,20 @@ class Posting:
     def _audited(self, actor: str, action: Action, target: Target, form: Mapping[str, str]) -> Target:
         """The target with a database that writes the line of the action."""
         told = {name: form[name] for name in action.tells if form.get(name)}
-        states = AFTER.get("dead kick" if target.id and action.name == "kick" else action.name, {})
+        name, is_named = action.name.removesuffix("-tasks"), bool(target.id or action.states)
+        states = AFTER.get("dead kick" if is_named and name == "kick" else name, {})
         after = told_values({**told, **states})
-        named = (actor, action.name, target.queue, target.id)
+        named = (actor, name, target.queue, target.id)
         deed = Deed(*named, after, action.is_bulk, 1 if target.id else None)
         trail = Trail(target.database, target.root, deed)
-        return replace(target, database=trail.over(), trail=trail)
+        return replace(target, database=trail.over(), trail=trail, actor=actor)
 
     async def _perform(
         self, request: Request, actor: str, action: Action, target: Target, form: dict[str, str]
     ) -> str:
         said = f"{action.name} of {shown(target.queue)} {target.id}".rstrip()
         address = f"{shown(actor)} at {address_of(request)}"
-        given = {name: text for name, text in form.items() if name not in UNTOLD}
+        given = {name: text for name, text in form.items() if name not in (*UNTOLD, "back")}
         target = self._audited(actor, action, target, form)
         try:
             outcome = await self._room.call(partial(performed, action, target, form))

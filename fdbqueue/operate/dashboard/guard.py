@@ -177,7 +177,10 @@ class FormRefused(Exception):
 
 
 async def form_of(request: Request, access: Access) -> Mapping[str, str]:
-    """The fields of a form that one of our pages has sent, without its `csrf`. Raises FormRefused."""
+    """The fields of a form that one of our pages has sent, without its `csrf`; of `task` all, with commas.
+
+    Raises FormRefused.
+    """
     fields = _fields(await _body(request))
     if not access.is_csrf(fields.pop("csrf", ""), request.cookies.get(COOKIE, "")):
         raise FormRefused("This form is no longer valid: go back, load the page again, and repeat.", 403)
@@ -202,9 +205,11 @@ async def _body(request: Request) -> bytes:
 def _fields(body: bytes) -> dict[str, str]:
     try:
         text, most = body.decode(), limits.FORM_FIELDS_MAX
-        return dict(parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=most))
+        pairs = parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=most)
     except ValueError:
         raise FormRefused("The form cannot be read.", 400) from None
+    ids = ",".join(text for name, text in pairs if name == "task")
+    return dict(pairs) | ({"task": ids} if ids else {})
 
 
 POLICY = (

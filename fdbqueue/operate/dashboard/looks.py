@@ -25,7 +25,7 @@ from fdbqueue.operate.overview import Overview
 from fdbqueue.tasks.altering import Alteration
 from fdbqueue.tasks.dead_letters import DeadLetters
 from fdbqueue.tasks.looking import KeyStatistics
-from fdbqueue.tasks.options import as_given, is_kind
+from fdbqueue.tasks.options import as_given, is_kind, kind_named
 from fdbqueue.tasks.points import Places, ask_points
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.tasks.redrive import DeadLetter, FailureClass, Redrive
@@ -58,6 +58,10 @@ class QueueLook:
     alterations: Sequence[Alteration] = ()
     trash: Sequence[Purge] = ()
     """The purges that can be restored, the latest first."""
+
+    @property
+    def has_pri(self) -> bool:
+        return is_kind(self.figures.kind) and kind_named(self.figures.kind).supports("pri")
 
     @property
     def keeps_ended(self) -> bool:

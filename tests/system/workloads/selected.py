@@ -63,11 +63,13 @@ def put(client: Client, q: TaskQueue, value: str) -> None:
 
 def lay(client: Client, q: TaskQueue) -> None:
     """Put the stones, and give them one number after the other."""
-    q.put_many(client.db, range(STONES), delay=1e6, headers=STONE)
+    laid = q.put_many(client.db, range(STONES), delay=1e6, headers=STONE)
+    wheres: Sequence[Mapping[str, Any]] = ({"headers": STONE}, {"id": [task.id for task in laid]})
     for number in range(1, 6):
-        part = q.change(client.db, {"headers": STONE}, {"pri": number}, look=client.random.choice((3, None)))
+        where = client.random.choice(wheres)
+        part = q.change(client.db, where, {"pri": number}, look=client.random.choice((3, None)))
         while part.after is not None:
-            part = q.change(client.db, {"headers": STONE}, {"pri": number}, after=part.after)
+            part = q.change(client.db, where, {"pri": number}, after=part.after)
         client.call(NAME, "find", number, partial(numbers_of, client, q))
         client.pause(0.5)
 

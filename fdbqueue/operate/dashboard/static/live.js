@@ -128,19 +128,26 @@ document.addEventListener("submit", async (event) => {
   if (!form.matches("[data-asks]")) return;
   event.preventDefault();
   if (document.querySelector("dialog")) return;
-  const asking = await asked(form);
-  if (asking) showDialog(asking);
-  else form.submit();
+  const action = event.submitter?.getAttribute("formaction") ?? form.action;
+  const asking = await asked(form, action);
+  if (asking) return showDialog(asking);
+  form.action = action;
+  form.submit();
 });
 
-async function asked(form) {
+async function asked(form, action) {
   try {
-    const answer = await fetch(form.action, { method: "POST", body: new URLSearchParams(new FormData(form)) });
+    const answer = await fetch(action, { method: "POST", body: new URLSearchParams(new FormData(form)) });
     return parsed(await answer.text()).getElementById("confirm");
   } catch {
     return null;
   }
 }
+
+document.addEventListener("change", ({ target }) => {
+  if (!target.matches("[data-ticks]")) return;
+  for (const tick of target.form.querySelectorAll("[name=task]")) tick.checked = target.checked;
+});
 
 function showDialog(asking) {
   const dialog = document.createElement("dialog");

@@ -1,0 +1,158 @@
+"""Several at once: the ticked tasks of a page, or those that its search finds, and an action on all of them.
+
+The page that asks holds their ids. So the action meets the tasks that this page has counted: a task that
+matches only later is left alone, as is one that runs by then.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+from urllib.parse import parse_qsl
+
+from fdbqueue.core import limits
+from fdbqueue.core.task import Task
+from fdbqueue.core.visible import counted
+from fdbqueue.operate.dashboard.actions import Action, Field, Form, Target, whole
+from fdbqueue.operate.dashboard.guard import FormRefused
+from fdbqueue.operate.dashboard.roles import PURGE
+from fdbqueue.operate.exports import trash
+from fdbqueue.operate.filters import searched
+from fdbqueue.tasks.selected import EDGES, STATES, ChangedTasks, Edit
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What an action would do to some tasks."""
+
+    ids: Sequence[str]
+    tasks: Sequence[Task]
+    """Those of the ids that are in the queue."""
+    states: Sequence[str]
+    """In which the action may change them."""
+    has_more: bool = False
+    """True if a search has more tasks."""
+
+    @property
+    def by_state(self) -> Counter[str]:
+        return Counter(task.state.name.lower() for task in self.tasks)
+
+    @property
+    def would(self) -> int:
+        return sum(self.by_state[name] for name in self.states)
+
+    @property
+    def examples(self) -> Sequence[Task]:
+        return self.tasks[: limits.EXAMPLES]
+
+    @property
+    def text(self) -> str:
+        """How many would change, from which states, and why the others would not."""
+        parts = [f"{number:,} {name}" for name in self.states if (number := self.by_state[name])]
+        changing = f"{self.would:,} would change" + f" ({', '.join(parts)})" * bool(parts)
+        return f"Of {counted(len(self.ids), 'task')}, {'; '.join([changing, *self._others(self.would)])}."
+
+    def outcome(self, changed: int, done: str) -> str:
+        all_of = counted(len(self.ids), "task")
+        told = all_of if changed == len(self.ids) else f"{changed:,} of {all_of}" if changed else "No task"
+        return "; ".join([f"{told} {'were' if changed > 1 else 'was'} {done}", *self._others(changed)]) + "."
+
+    def _others(self, changed: int) -> list[str]:
+        left, reasons = len(self.ids) - changed, []
+        gone, running = len(self.ids) - len(self.tasks), self.by_state["taken"]
+        for number, one, more in (
+            (running, "runs now", "run now"),
+            (gone, "is no longer here", "are no longer here"),
+            (left, "stays as it is", "stay as they are"),
+        ):
+            met = max(0, min(number, left))
+            left -= met
+            reasons += [f"{met:,} {one if met == 1 else more}"] * bool(met)
+        return reasons
+
+
+def where_of(form: Form) -> dict[str, str]:
+    """The fields of the search that chooses the tasks of a form. Raises: FormRefused."""
+    if form.get("all") == "yes":
+        search = searched(dict(parse_qsl(form.get("back", ""))))
+    else:
+        search = {"id": form.get("task", "")}
+    if not any(search.values()):
+        raise FormRefused("Tick tasks first.", 400)
+    return search
+
+
+def preview(target: Target, action: Action, where: Mapping[str, Any]) -> Preview:
+    """The tasks that filters choose, the first limits.BATCH_ITEMS_MAX, without their hidden parts."""
+    found = target.tasks().search(target.database, where, most=limits.BATCH_ITEMS_MAX)
+    tasks = found.tasks if target.redaction is None else [*map(target.redaction.task, found.tasks)]
+    if "id" in where:
+        given = [where["id"]] if isinstance(where["id"], str) else where["id"]
+        return Preview([*dict.fromkeys(given)], tasks, action.states)
+    return Preview([task.id for task in tasks], tasks, action.states, found.after is not None)
+
+
+def _perform(target: Target, form: Form, *, action: str, done: str) -> str:
+    queue, where = target.tasks(), {"id": form.get("task", "").split(",")}
+    before = preview(target, SEVERAL[f"{action}-tasks"], where)
+
+    def count(so_far: ChangedTasks) -> None:
+        target.counts(so_far.changed)
+
+    if action == "delete":
+        answer = trash.purge(queue, target.database, target.actor, where, progress=count)
+    elif action in EDGES:
+        answer = queue.change(target.database, where, do=action, progress=count)  # type: ignore[arg-type]
+    else:
+        answer = queue.change(target.database, where, _options(action, form), progress=count)
+    return before.outcome(answer.changed, done)
+
+
+def _options(action: str, form: Form) -> dict[str, Any]:
+    if action == "move":
+        return {"queue": form.get("into", "").strip()}
+    return {"pri": whole(form, "pri", 0, limits.PRIORITY_MAX)}
+
+
+def _action(name: str, label: str, asks: str, done: str, **more: Any) -> Action:
+    edit = Edit(name if name in EDGES else None)
+    states = tuple(state for state, letter in STATES.items() if letter in edit.states)
+    act = partial(_perform, action=name, done=done)
+    return Action(f"{name}-tasks", label, asks, act, states=states, is_bulk=True, **more)
+
+
+SEVERAL = {
+    action.name: action
+    for action in (
+        _action("kick", "Kick", "The tasks become ready. Their failures no longer count.", "kicked"),
+        _action("bury", "Bury", "The tasks are put aside until they are kicked.", "buried"),
+        _action(
+            "pri",
+            "Priority",
+            "The tasks get another priority: the lowest is taken first.",
+            "changed",
+            fields=(Field("pri", "Priority"),),
+            tells=("pri",),
+        ),
+        _action(
+            "move",
+            "Move",
+            "The tasks get new ids behind those of another queue. Buried ones are ready there.",
+            "moved",
+            fields=(Field("into", "Into the queue"),),
+            tells=("into",),
+            opens=True,
+        ),
+        _action(
+            "cancel",
+            "Cancel",
+            "The tasks end without another attempt.",
+            "cancelled",
+            is_dangerous=True,
+            needs=PURGE,
+        ),
+        _action("delete", "Delete", "The tasks go to the trash, for a day.", "deleted", needs=PURGE),
+    )
+}
+"""Actions on the tasks that a form names."""
