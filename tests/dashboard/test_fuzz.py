@@ -17,6 +17,7 @@ WORDS = [
     "plain",
     "pause",
     "kick",
+    "delete-tasks",
     "login",
     "static",
     "..",
@@ -27,7 +28,22 @@ TEXTS = st.text(max_size=20) | st.sampled_from(
     ["<script>a", "\x1b[31m", "0" * 32, "00", "-1", "x" * 600, "ready"]
 )
 FIELDS = st.sampled_from(
-    ["state", "after", "error", "text", "count", "rate", "into", "data", "sure", "done", "csrf"]
+    [
+        "state",
+        "after",
+        "error",
+        "text",
+        "count",
+        "rate",
+        "into",
+        "data",
+        "sure",
+        "done",
+        "csrf",
+        "task",
+        "all",
+        "back",
+    ]
 )
 FORMS = st.dictionaries(FIELDS, TEXTS, max_size=5)
 METHODS = st.sampled_from(["GET", "GET", "HEAD", "POST", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "BREW"])

@@ -1,6 +1,7 @@
-"""Ticked tasks, or all that a search finds, change together: what the page before has told, and no more."""
+"""Ticked tasks, or all that a search finds, change together: those that the page before has counted."""
 
 import re
+from html import unescape
 from typing import Any
 
 import pytest
@@ -135,6 +136,24 @@ def test_a_long_answer_of_a_search_is_cut(
         assert "Of 3 tasks, 3 would change (3 ready). More may match" in said
 
 
+def test_all_that_match_begin_where_the_search_goes_on(
+    db: Database, mail: TaskQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = put(mail, db, *range(5), headers={"t": "x"})
+    monkeypatch.setattr(limits, "SEARCHED_TASKS", 2)
+    with browsing(db, write=True) as browser:
+        more = re.search(r'href="(\?[^"]*)">Go on', browser.get(f"{MAIL}?headers=t%3Dx"))
+        assert more is not None
+        back = re.search(r'name="back" value="([^"]*)"', browser.get(MAIL + unescape(more[1])))
+        assert back is not None
+        page = browser.post(f"{MAIL}/bury-tasks", 200, all="yes", back=unescape(back[1])).text
+        assert f'name="task" value="{",".join(ids[2:4])}"' in page
+        sent = {"task": ids[2], "sure": "yes", "back": unescape(back[1])}
+        answer = browser.client.post(f"{MAIL}/bury-tasks", data={**sent, "csrf": browser.csrf()})
+        assert f't-{ids[2]}"' in answer.text
+    assert states(mail, db) == {"ready": 4, "buried": 1}
+
+
 BAD = ("", "x", "00", "0" * 31, "0" * 32 + ",", "<b>", ",".join(["0" * 32] * 1001), f"{'0' * 32},\x00")
 
 
@@ -168,7 +187,7 @@ def drawn(page: str) -> list[str]:
     return re.findall(r'formaction="[^"]*/(\w+)-tasks"', page)
 
 
-def test_lists_have_ticks_for_what_may_change(db: Database, mail: TaskQueue) -> None:
+def test_lists_have_ticks_and_the_actions_of_their_state(db: Database, mail: TaskQueue) -> None:
     ids = put(mail, db, *range(3), key="k")
     mail.bury(db, ids[2])
     put(mail, db, 4, delay=9)

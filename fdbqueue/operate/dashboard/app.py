@@ -69,7 +69,7 @@ from fdbqueue.operate.dashboard.roles import (
     Roles,
     roles_of,
 )
-from fdbqueue.operate.dashboard.several import SEVERAL, Preview, preview, where_of
+from fdbqueue.operate.dashboard.several import SEVERAL, Preview, preview, search_of
 from fdbqueue.operate.dashboard.views import DeadView, name_in, queue_view, segment, task_view
 from fdbqueue.operate.filters import FIELDS, filters_of, searched
 from fdbqueue.tasks.dead_letters import DeadLetters
@@ -334,8 +334,9 @@ class Posting:
         return RedirectResponse(f"{self._next(request, action, target, form)}?{signed}", 303)
 
     async def _preview(self, target: Target, action: Action, form: Mapping[str, str]) -> Preview:
-        where = open_filters(where_of(form), target.redaction)
-        return await self._room.call(partial(preview, target, action, where))
+        search, after = search_of(form)
+        where = open_filters(search, target.redaction)
+        return await self._room.call(partial(preview, target, action, where, after))
 
     def _allowed(
         self, request: Request, action: Action, queue: str, form: Mapping[str, str]

@@ -72,20 +72,20 @@ class Preview:
         return reasons
 
 
-def where_of(form: Form) -> dict[str, str]:
-    """The fields of the search that chooses the tasks of a form. Raises: FormRefused."""
-    if form.get("all") == "yes":
-        search = searched(dict(parse_qsl(form.get("back", ""))))
-    else:
-        search = {"id": form.get("task", "")}
+def search_of(form: Form) -> tuple[dict[str, str], str | None]:
+    """The fields of the search that chooses the tasks of a form, and its place. Raises: FormRefused."""
+    back = dict(parse_qsl(form.get("back", "")))
+    search, after = searched(back), back.get("after")
+    if form.get("all") != "yes":
+        search, after = {"id": form.get("task", "")}, None
     if not any(search.values()):
         raise FormRefused("Tick tasks first.", 400)
-    return search
+    return search, after
 
 
-def preview(target: Target, action: Action, where: Mapping[str, Any]) -> Preview:
+def preview(target: Target, action: Action, where: Mapping[str, Any], after: str | None = None) -> Preview:
     """The tasks that filters choose, the first limits.BATCH_ITEMS_MAX, without their hidden parts."""
-    found = target.tasks().search(target.database, where, most=limits.BATCH_ITEMS_MAX)
+    found = target.tasks().search(target.database, where, after=after, most=limits.BATCH_ITEMS_MAX)
     tasks = found.tasks if target.redaction is None else [*map(target.redaction.task, found.tasks)]
     if "id" in where:
         given = [where["id"]] if isinstance(where["id"], str) else where["id"]
