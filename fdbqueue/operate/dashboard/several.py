@@ -16,7 +16,7 @@ from fdbqueue.core.task import Task
 from fdbqueue.core.visible import counted
 from fdbqueue.operate.dashboard.actions import Action, Field, Form, Target, whole
 from fdbqueue.operate.dashboard.guard import FormRefused
-from fdbqueue.operate.dashboard.roles import PURGE
+from fdbqueue.operate.dashboard.roles import ACT, PURGE
 from fdbqueue.operate.exports import trash
 from fdbqueue.operate.filters import searched
 from fdbqueue.tasks.selected import EDGES, STATES, ChangedTasks, Edit
@@ -41,10 +41,6 @@ class Preview:
     @property
     def would(self) -> int:
         return sum(self.by_state[name] for name in self.states)
-
-    @property
-    def examples(self) -> Sequence[Task]:
-        return self.tasks[: limits.EXAMPLES]
 
     @property
     def text(self) -> str:
@@ -74,85 +70,68 @@ class Preview:
 
 def search_of(form: Form) -> tuple[dict[str, str], str | None]:
     """The fields of the search that chooses the tasks of a form, and its place. Raises: FormRefused."""
-    back = dict(parse_qsl(form.get("back", "")))
-    search, after = searched(back), back.get("after")
-    if form.get("all") != "yes":
-        search, after = {"id": form.get("task", "")}, None
+    is_all = form.get("all") == "yes"
+    back = dict(parse_qsl(form.get("back", ""))) if is_all else {}
+    search = searched(back) if is_all else {"id": form.get("task", "")}
     if not any(search.values()):
         raise FormRefused("Tick tasks first.", 400)
-    return search, after
+    return search, back.get("after")
 
 
 def preview(target: Target, action: Action, where: Mapping[str, Any], after: str | None = None) -> Preview:
     """The tasks that filters choose, the first limits.BATCH_ITEMS_MAX, without their hidden parts."""
     found = target.tasks().search(target.database, where, after=after, most=limits.BATCH_ITEMS_MAX)
     tasks = found.tasks if target.redaction is None else [*map(target.redaction.task, found.tasks)]
-    if "id" in where:
-        given = [where["id"]] if isinstance(where["id"], str) else where["id"]
-        return Preview([*dict.fromkeys(given)], tasks, action.states)
-    return Preview([task.id for task in tasks], tasks, action.states, found.after is not None)
+    given = where.get("id") or [task.id for task in tasks]
+    ids = dict.fromkeys([given] if isinstance(given, str) else given)
+    return Preview([*ids], tasks, action.states, found.after is not None)
 
 
-def _perform(target: Target, form: Form, *, action: str, done: str) -> str:
-    queue, where = target.tasks(), {"id": form.get("task", "").split(",")}
-    before = preview(target, SEVERAL[f"{action}-tasks"], where)
+def _perform(target: Target, form: Form, *, verb: str, done: str) -> str:
+    queue, database, where = target.tasks(), target.database, {"id": form.get("task", "").split(",")}
+    before = preview(target, SEVERAL[f"{verb}-tasks"], where)
 
     def count(so_far: ChangedTasks) -> None:
         target.counts(so_far.changed)
 
-    if action == "delete":
-        answer = trash.purge(queue, target.database, target.actor, where, progress=count)
-    elif action in EDGES:
-        answer = queue.change(target.database, where, do=action, progress=count)  # type: ignore[arg-type]
+    if verb == "delete":
+        answer = trash.purge(queue, database, target.actor, where, progress=count)
+    elif verb in EDGES:
+        answer = queue.change(database, where, do=verb, progress=count)  # type: ignore[arg-type]
     else:
-        answer = queue.change(target.database, where, _options(action, form), progress=count)
+        into = {"queue": form.get("into", "").strip()}
+        options = into if verb == "move" else {"pri": whole(form, "pri", 0, limits.PRIORITY_MAX)}
+        answer = queue.change(database, where, options, progress=count)
     return before.outcome(answer.changed, done)
 
 
-def _options(action: str, form: Form) -> dict[str, Any]:
-    if action == "move":
-        return {"queue": form.get("into", "").strip()}
-    return {"pri": whole(form, "pri", 0, limits.PRIORITY_MAX)}
+def _action(verb: str, label: str, asks: str, done: str, *fields: Field) -> Action:
+    edit = Edit(verb if verb in EDGES else None)
+    return Action(
+        f"{verb}-tasks",
+        label,
+        asks,
+        partial(_perform, verb=verb, done=done),
+        verb == "cancel",
+        fields,
+        needs=PURGE if verb in ("cancel", "delete") else ACT,
+        is_bulk=True,
+        tells=tuple(field.name for field in fields),
+        opens=verb == "move",
+        states=tuple(name for name, state in STATES.items() if state in edit.states),
+    )
 
 
-def _action(name: str, label: str, asks: str, done: str, **more: Any) -> Action:
-    edit = Edit(name if name in EDGES else None)
-    states = tuple(state for state, letter in STATES.items() if letter in edit.states)
-    act = partial(_perform, action=name, done=done)
-    return Action(f"{name}-tasks", label, asks, act, states=states, is_bulk=True, **more)
-
-
+_INTO = "The tasks get new ids behind those of another queue. Buried ones are ready there."
 SEVERAL = {
     action.name: action
     for action in (
         _action("kick", "Kick", "The tasks become ready. Their failures no longer count.", "kicked"),
         _action("bury", "Bury", "The tasks are put aside until they are kicked.", "buried"),
-        _action(
-            "pri",
-            "Priority",
-            "The tasks get another priority: the lowest is taken first.",
-            "changed",
-            fields=(Field("pri", "Priority"),),
-            tells=("pri",),
-        ),
-        _action(
-            "move",
-            "Move",
-            "The tasks get new ids behind those of another queue. Buried ones are ready there.",
-            "moved",
-            fields=(Field("into", "Into the queue"),),
-            tells=("into",),
-            opens=True,
-        ),
-        _action(
-            "cancel",
-            "Cancel",
-            "The tasks end without another attempt.",
-            "cancelled",
-            is_dangerous=True,
-            needs=PURGE,
-        ),
-        _action("delete", "Delete", "The tasks go to the trash, for a day.", "deleted", needs=PURGE),
+        _action("pri", "Priority", "The lowest is taken first.", "changed", Field("pri", "Priority")),
+        _action("move", "Move", _INTO, "moved", Field("into", "Into the queue")),
+        _action("cancel", "Cancel", "The tasks end without another attempt.", "cancelled"),
+        _action("delete", "Delete", "The tasks go to the trash, for a day.", "deleted"),
     )
 }
 """Actions on the tasks that a form names."""
