@@ -24,10 +24,10 @@ PATIENCE_MS = 120_000
 
 
 @contextmanager
-def served(database: Database) -> Iterator[str]:
-    """A dashboard with actions at a free port of this machine."""
+def served(database: Database, **options: Any) -> Iterator[str]:
+    """A dashboard with actions at a free port of this machine; `options` are those of create_app."""
     listening = listener("127.0.0.1", 0)
-    server = Server(create_app(database, write=True))
+    server = Server(create_app(database, write=True, **options))
     thread = Thread(target=server.run, kwargs={"sockets": [listening]})
     thread.start()
     try:
