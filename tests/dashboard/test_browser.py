@@ -149,7 +149,7 @@ def test_an_action_is_done_after_its_confirmation_only(here: Tab, site: Site) ->
     page = here.open("/queues/paused-here")
     page.get_by_role("button", name="Pause").click()
     dialog = page.get_by_role("dialog", name="Pause?")
-    dialog.get_by_role("link", name="Cancel").click()
+    dialog.get_by_role("link", name="Back").click()
     dialog.wait_for(state="detached")
     assert not queue.paused(site.db)
     page.get_by_role("button", name="Pause").click()
