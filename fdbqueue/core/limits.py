@@ -303,6 +303,9 @@ RUN_ID_BYTES_MAX = 100
 KEY_CONCURRENCY_MAX = 1_000_000
 # Units of quota: the cost of a task, or the weight of a task key.
 UNITS_MAX = 1_000_000_000
+# A task key that pays by time: the unit, the most that one lease costs, the most that one take pays, and the
+# time between two looks for keys that owe nothing any more.
+CHARGE_UNIT_S, CHARGED_MAX_S, PAID_MAX_S, DEBTS_SWEPT_EVERY_S = 0.001, 86_400.0, 3_600.0, 5.0
 WEIGHTS_MAX = 1_000
 # A task key enters the index of busy keys with 2 ** (this + 1) ready tasks, and leaves it with half of
 # that. (Millions of keys with few tasks cost no entry.)

@@ -42,6 +42,7 @@ LASTING: Mapping[str, str] = {
     "kind": f"stored tasks lie in its order. Instead, {_ANOTHER}",
     "codec": f"stored payloads are in it. Instead, {_ANOTHER}",
     "type": "it is not stored. Instead, give it to `open`",
+    "charge": f"its rounds would have another length. Instead, {_ANOTHER}",
     "partitions": "its tasks have to move. Instead, use `repartition`",
     "limits": f"stored tasks count under them. Instead, set the limits themselves, or {_ANOTHER}",
     "task_limits": f"stored tasks lie in their lanes. Instead, set the limits themselves, or {_ANOTHER}",

@@ -37,6 +37,7 @@ OF_QUEUES = {
     "limits": (("limits", "task_limits"), "fdbqueue.tasks.limited:Limited"),
     "retention": (("retain_s",), "fdbqueue.tasks.retaining:Retention"),
     "chronicle": (("chronicle",), "fdbqueue.tasks.chronicle:Chronicle"),
+    "charge": (("charge",), "fdbqueue.tasks.charging:Charging"),
 }
 """The features of queues. A queue has a feature if it was created with one of the options named here."""
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from functools import partial
 from math import inf
-from typing import Annotated, Any, NamedTuple, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
 
 import msgspec
 from fdb import tuple as layer
@@ -54,6 +54,7 @@ UNIQUE_OPTIONS = frozenset({"unique", "scope", "on_conflict", "debounce_max"})
 OF_ONE_TASK = UNIQUE_OPTIONS | {"after", "waits"}
 """Options that a put of several tasks refuses."""
 QUEUED, UNFINISHED = "queued", "unfinished"
+CHARGES = ("cost", "time")
 
 
 GROWTH_MAX = 1_000.0
@@ -262,6 +263,12 @@ def stored_retain_s(name: str, seconds: Any) -> float:
     return retain_s
 
 
+def stored_charge(name: str, charge: Any) -> str | None:
+    if charge not in CHARGES:
+        raise InvalidArgument(name=name, wanted="'cost' or 'time'", got=charge)
+    return None if charge == "cost" else "time"
+
+
 def stored_plan(_: str, partitions: Any) -> Plan | None:
     return first_plan(checked_partitions(partitions))
 
@@ -296,6 +303,7 @@ class Settings:
         None
     )
     """By key, packed and in hexadecimal."""
+    charge: Annotated[Literal["time"] | None, stored_charge, "", "what a key pays a task with [cost]"] = None
     partitions: Annotated[Plan | None, stored_plan, "N", "share its load among N parts [1]"] = None
     retain_s: Annotated[float | None, stored_retain_s, "S", "keep ended tasks for S seconds [none]"] = None
     """Time for which ended tasks are kept; None for none."""
@@ -335,6 +343,7 @@ class Settings:
 PUT_OPTIONS, QUEUE_OPTIONS = _options_of(PutOptions), _options_of(Settings)
 UNSTORED: Mapping[str, Any] = {
     "retain_s": None,
+    "charge": None,
     "partitions": 1,
     "limits": [],
     "task_limits": [],
@@ -415,7 +424,7 @@ TIMED = frozenset({"ttl", "ttr", "pri", "delay"})
 NAMING = frozenset({"task_limits"})
 BAG = frozenset({"ttl", "ttr", "delay"})
 KEYED = frozenset({"key", "key_concurrency"})
-FAIR = frozenset({"ttl", "ttr", "delay", "capacity", "key", "weights", "cost"})
+FAIR = frozenset({"ttl", "ttr", "delay", "capacity", "key", "weights", "charge", "cost"})
 OPTIONS = TIMED | KEYED | FAIR | NAMING
 _OF_PUT = {name: getattr(PutOptions(), name) for name in PutOptions.named() if name not in UNIQUE_OPTIONS}
 NOT_GIVEN = {**_OF_PUT, "group": None}
@@ -461,8 +470,8 @@ def register_kind(
 
     `discipline(keys, options)` makes the object that decides which task is next
     (stored/discipline.py). `options` names the options of its queues and tasks: "ttl", "ttr", "pri",
-    "delay", "capacity", "key", "key_concurrency", "weights", "cost", "task_limits" (for a discipline that is
-    a `Fifo`). With `ttl_ends_lease`, a lease ends with its task's ttl at the latest.
+    "delay", "capacity", "key", "key_concurrency", "weights", "charge", "cost", "task_limits" (for a
+    discipline that is a `Fifo`). With `ttl_ends_lease`, a lease ends with its task's ttl at the latest.
     Raises: KindExists; InvalidArgument for an unknown option, for a name that is not a text of 1 to
     limits.QUEUE_NAME_BYTES_MAX bytes, or for a discipline that cannot be called.
     """
@@ -496,6 +505,10 @@ def _micro(keys: TaskKeys, options: Mapping[str, Any]) -> Discipline:
     return late.stored.keyed.Micro(keys, options)
 
 
+def _fair(keys: TaskKeys, options: Mapping[str, Any]) -> Discipline:
+    return (late.stored.charged.Charged if options.get("charge") else late.stored.keyed.Fair)(keys, options)
+
+
 IN_ORDER_OF_ARRIVAL = "fifo"
 """The one kind whose next task is its oldest ready task."""
 register_kind(IN_ORDER_OF_ARRIVAL, Fifo, NAMING)
@@ -503,7 +516,7 @@ register_kind("fifottl", Priority, TIMED | NAMING)
 register_kind("limfifottl", Priority, {*TIMED, *NAMING, "capacity"})
 register_kind("utube", _micro, KEYED)
 register_kind("utubettl", _micro, TIMED | KEYED, ttl_ends_lease=False)
-register_kind("fair", lambda keys, options: late.stored.keyed.Fair(keys, options), FAIR)
+register_kind("fair", _fair, FAIR)
 register_kind("bag", lambda keys, options: late.stored.discipline.Bag(keys, options), BAG)
 _OWN = tuple(_kinds.values())
 
@@ -569,6 +582,8 @@ def drafted(kind: Kind, settings: Settings, data: Any, payload: bytes, options: 
         given.discard("delay")
     for option in given.difference(ASKED):
         kind.require(option)
+    if "cost" in given and settings.charge is not None:
+        raise InvalidArgument(name="cost", wanted="left out: the queue charges time", got=options["cost"])
     # The queue's ttr, if none is given, is not shortened by a ttl given here: as in the reference.
     ttl, ttr = options.get("ttl"), options.get("ttr")
     pri = options.get("pri")

@@ -138,6 +138,7 @@ class TaskQueue(Looks, Leaving, Putting, KeepsAside):
         capacity: int | None = None,
         key_concurrency: int | None = None,
         weights: Mapping[Any, int] | None = None,
+        charge: Literal["cost", "time"] | None = None,
         codec: str | None = None,
         type: Any = None,
         if_not_exists: bool | Literal["any"] = False,
@@ -154,16 +155,15 @@ class TaskQueue(Looks, Leaving, Putting, KeepsAside):
     ) -> "TaskQueue":
         """Register a queue; without a `kind`, of the first one with the options given: fifottl for a `ttr`.
 
-        `ttl`, `ttr` (seconds, by default for ever) and `pri` (0) are the defaults of its tasks.
-        `key_concurrency`: tasks of a task key that may be taken at a time, 1 by default. `weights`: quotas of
-        task keys in each round, 1 for all others. `codec`: "json" (the default), "bytes", "msgpack", or a
-        name given to `register_codec`. `type`: type of the data of this handle, None for the codec's own
-        types; it is not stored. `retain_s`: time for which ended tasks are kept, without their data.
+        `ttl`, `ttr` (seconds, else for ever) and `pri` (0) are defaults of its tasks. `key_concurrency`:
+        taken tasks of a key at a time, 1 by default. `weights`: quotas of keys in each round, 1 for others.
+        `charge`: a task costs its "cost" (the default) or its run "time". `codec`: "json" (the default),
+        "bytes", "msgpack", or a name given to `register_codec`. `type`: that of data of this handle, None for
+        the codec's own; it is not stored. `retain_s`: time for which ended tasks are kept, without data.
         `chronicle`: keep its figures (docs/metrics.md). `partitions`: number of parts, 1 by default
-        (docs/partitions.md). `limits`: names of limits under which all tasks are taken; `task_limits`: of
-        others, which tasks may name (docs/limits.md). `attempts`: failures before a task is buried, inf for
-        no bound; `backoff`: the pauses after the others. Both go before those of its workers. `result_ttl`:
-        that of tasks put without one.
+        (docs/partitions.md). `limits`: names of limits of all tasks; `task_limits`: of those that tasks may
+        name (docs/limits.md). `attempts`: failures that bury a task, inf for none; `backoff`: pauses after
+        the others. Both go before those of workers. `result_ttl`: that of puts without one.
 
         With `if_not_exists`, a queue of this name is opened. Its kind and options must be those that are
         given here; all that is None may differ. With "any", kind and options may be any.
@@ -179,7 +179,7 @@ class TaskQueue(Looks, Leaving, Putting, KeepsAside):
         registry = Registry(root)
         of_tasks = {"ttl": ttl, "ttr": ttr, "pri": pri, "codec": codec, "retain_s": retain_s}
         of_keys = {"key_concurrency": key_concurrency, "weights": weights, "partitions": partitions}
-        bounds = {"capacity": capacity, "limits": limits, "task_limits": task_limits}
+        bounds = {"capacity": capacity, "limits": limits, "task_limits": task_limits, "charge": charge}
         again = {"attempts": attempts, "backoff": backoff, "result_ttl": result_ttl, "chronicle": chronicle}
         asked = asked_for(name, kind, {**of_tasks, **of_keys, **bounds, **again}, temporary, if_not_exists)
         # All that a handle refuses: afterwards the queue would be there.

@@ -41,6 +41,7 @@ from fdbqueue.operate.cli.show import Columns, Row, stdout_of
 from fdbqueue.operate.cli.show import show as show_rows
 from fdbqueue.operate.cli.wording import in_options, line_of
 from fdbqueue.tasks.options import (
+    CHARGES,
     PUT_OPTIONS,
     QUEUE_OPTIONS,
     QUEUED,
@@ -167,6 +168,7 @@ _TYPES: Mapping[str, Any] = {
     "scope": Scope(),
     "on_conflict": click.Choice([one.value for one in OnConflict]),
     "codec": click.Choice(BUILT_IN),
+    "charge": click.Choice(CHARGES),
     "limit_keys": (str, str),
     "attempts": Attempts(),
     "backoff": Pauses(),

@@ -54,6 +54,7 @@ from fdbqueue.tasks.rows import FeatureRows, OfShape, rows_of_features
 from fdbqueue.tasks.shape import Shape
 from fdbqueue.tasks.stored import keyed as stored_keyed
 from fdbqueue.tasks.stored import records
+from fdbqueue.tasks.stored.charged import DEBT_BYTES, debt_of
 from fdbqueue.tasks.stored.discipline import Fifo
 from fdbqueue.tasks.stored.key_counts import KeyState, Numbers, key_of, level_in, readable_state
 from fdbqueue.tasks.stored.keyed import Fair, Keyed, is_slug, parts_of, rebuild, task_key_in
@@ -97,6 +98,7 @@ class BesideChecks(OfShape):
             stored_keyed.BUSY: self._busy,
             stored_keyed.LEVEL: self._level,
             stored_keyed.FLOOR: self._number,
+            stored_keyed.DEBT: self._debt,
         }
 
     def check(self, row: Row, _: bytes) -> Check:
@@ -121,6 +123,8 @@ class BesideChecks(OfShape):
             return not rest and isinstance(self._keyed, Fair)
         if column == stored_keyed.FLOOR:
             return not rest and not self._shape.definition.id  # a FairQueue
+        if column == stored_keyed.DEBT and not self._keyed.keeps_rounds:
+            return False
         return is_slug(rest[1:] if column == stored_keyed.BUSY else rest)
 
     # The line of a task key: its ready tasks.
@@ -232,6 +236,13 @@ class BesideChecks(OfShape):
     def _number(self, row: Row, _: bytes) -> Check:
         if len(row.value) != NUMBER_BYTES:
             yield self.found(Flaw.VALUE, row, f"A number of the discipline is damaged: {row.value.hex()}.")
+
+    def _debt(self, row: Row, rest: bytes) -> Check:
+        counts = self._keyed.counts.counts_key(rest)
+        taken = unpacked(LIVE_NAMES, (yield [counts]).value(counts))["taken"]
+        if len(row.value) != DEBT_BYTES or not 0 <= debt_of(row.value)[0] <= taken:
+            text = f"The key {told_key(key_of(rest))} owes for more tasks than are taken: {row.value.hex()}."
+            yield self.found(Flaw.KEY_COUNTER, row, text)
 
     def _clear(self, row: Row, key: bytes, tr: Transaction) -> None:
         tr.clear(row.key)

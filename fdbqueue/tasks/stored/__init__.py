@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from fdbqueue.core.lazy import files_of
 
 if TYPE_CHECKING:
+    from fdbqueue.tasks.stored import charged as charged
     from fdbqueue.tasks.stored import keyed as keyed
 else:
     __getattr__ = files_of(__name__)

@@ -8,6 +8,7 @@ task key with its length in front; the last column names the users:
     3                round     see Fair below
     4, 5, 6          counts    see key_counts.py      key_statistics
     7                floor     see queues/fair.py     FairQueue
+    8, slug          debt      see charged.py         takes, by snapshot
 
 The pointer of a task key is an entry of `ready` that holds the record of its first ready task. A put reads
 the state by snapshot; if the key has a pointer, it only appends its task. Two conflict ranges make that
@@ -80,6 +81,7 @@ class Asked:
 
     state: Value
     standing: Standing | None
+    debt: Value | None = None
 
 
 class Keyed(Mended, ABC):
@@ -91,6 +93,8 @@ class Keyed(Mended, ABC):
     """True while states go by another number of tasks at a time than this one: a pointer may be there that
     must not be followed, or not be there.
     """
+    keeps_rounds = False
+    """True if a key without a ready task keeps its state."""
 
     def __init__(self, keys: TaskKeys, _: Mapping[str, Any]) -> None:
         self._keys = keys
@@ -130,8 +134,9 @@ class Keyed(Mended, ABC):
         """The state of a key that gets its first ready task in round `now`."""
         return state
 
-    def tell(self, tr: Transaction, state: KeyState) -> None:
-        """Store the current round, from the state after a take."""
+    def tell(self, tr: Transaction, state: KeyState, asked: Asked, took: Sequence[Record]) -> KeyState:  # noqa: ARG002
+        """Store the current round, from the state after a take. Return the state to store."""
+        return state
 
     # The interface of the life cycle:
 
@@ -322,7 +327,7 @@ class Keyed(Mended, ABC):
         gone = {self.place(record) for record in shift.leave}
         state = self.after(old, shift.took, shift.freed, now())
         if shift.took:
-            self.tell(tr, state)
+            state = self.tell(tr, state, asked, shift.took)
         first = self._first_of(key, fifo, gone, shift.enter) if self.is_open(state) else None
         if self.is_open(state) and (not old.head or old.head in gone):
             self._rely_on(tr, key, first)
@@ -357,7 +362,7 @@ class Keyed(Mended, ABC):
         if head is not None:
             tr.set(self._keys.ready_at(pointer), discipline.stored(head))
         state = replace(state, pointer=pointer, head=b"" if head is None else self.place(head))
-        if not state.pointer and not state.taken and not state.held:
+        if not (state.pointer or state.taken or state.held or (self.keeps_rounds and state.round)):
             tr.clear(self.state_key(key))
         else:
             tr.set(self.state_key(key), state_to_bytes(state))
@@ -538,9 +543,10 @@ class Fair(Keyed):
     def begin(self, state: KeyState, now: int) -> KeyState:
         return replace(state, round=now + 1, used=0)
 
-    def tell(self, tr: Transaction, state: KeyState) -> None:
+    def tell(self, tr: Transaction, state: KeyState, asked: Asked, took: Sequence[Record]) -> KeyState:  # noqa: ARG002
         if state.used:  # otherwise `after` has begun a new round, without a taken task yet
             tr.max(self.round_key, state.round.to_bytes(_ROUND_BYTES, "little"))
+        return state
 
     def turn(self, state: KeyState, ahead: Sequence[Record], record: Record, now: int) -> int:
         """The round of `record`, behind the tasks of its key `ahead`."""
@@ -574,7 +580,7 @@ def _sorted(round_: int) -> bytes:
 
 # The keys under `beside`, for mending and for a reader that takes nothing.
 
-WAITING, STATE, ROUND, COUNTS, BUSY, LEVEL, FLOOR = range(1, 8)
+WAITING, STATE, ROUND, COUNTS, BUSY, LEVEL, FLOOR, DEBT = range(1, 9)
 
 
 def parts_of(beside: bytes, key: bytes) -> tuple[int, bytes]:
