@@ -60,10 +60,10 @@ class Charged(Fair):
         return self._beside + bytes((DEBT,)) + slug_of(key)
 
     def begin(self, state: KeyState, now: int) -> KeyState:
-        return state if state.round > now else super().begin(state, now)
+        return state if state.round > now else Fair.begin(self, state, now)
 
     def tell(self, tr: Transaction, state: KeyState, asked: Asked, took: Sequence[Record]) -> KeyState:
-        super().tell(tr, state, asked, took)
+        Fair.tell(self, tr, state, asked, took)
         key, debt = took[0].key, None if asked.debt is None else asked.debt.value
         units, weight = units_of(debt, took[0].taken_us), self._weights.get(key, 1)
         begins_us = sum(record.taken_us + UNIT_US for record in took)
