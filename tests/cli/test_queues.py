@@ -289,6 +289,19 @@ def test_stats_names_noisy_keys(program: Within) -> None:
     assert "noisy" not in program.row("stats", "o")
 
 
+def test_a_queue_that_charges_time_tells_so(program: Within) -> None:
+    program.run("create", "f", "--kind", "fair", "--charge", "time", "--ttr", "600")
+    assert program.row("stats", "f")["options"]["charge"] == "time"
+    assert "options.charge\ttime\n" in program.run("stats", "f")[1]
+    status, _, said = program.run("put", "f", "x", "--key", "a", "--cost", "2")
+    assert (status, "the queue charges time" in said) == (2, True)
+    status, _, said = program.run("alter", "f", "--charge", "cost")
+    assert (status, "cannot change: its rounds would have another length" in said) == (2, True)
+    status, _, said = program.run("create", "u", "--kind", "utube", "--charge", "time")
+    assert (status, "charge" in said) == (2, True)
+    assert [row["name"] for row in program.rows("queues")] == ["f"]
+
+
 def test_top_shows_the_busiest_keys(program: Within) -> None:
     program.run("create", "u", "--kind", "utube")
     for key in ("one", "two", "two"):

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fdbqueue
-from fdbqueue import InvalidArgument, Session, TaskQueue, UnsupportedOption
+from fdbqueue import Database, InvalidArgument, Session, TaskQueue, UnsupportedOption
 from fdbqueue.core import limits
 from fdbqueue.core.rows import Flaw
 from fdbqueue.core.task import Why
@@ -21,6 +21,7 @@ from fdbqueue.tasks.stored.records import NEVER_US, Record, new_id
 from tests.tasks.partitions import MakeParted
 from tests.tasks.support import Bench, MakeBench, StillClock
 from tests.tasks.test_micro import meets
+from tests.tasks.trips import Trips, reads_of
 
 DAY_US = 86_400_000_000
 RUNS_S = {"heavy": 10.0, "light": 1.0}
@@ -157,6 +158,23 @@ def test_a_key_that_comes_back_goes_on_from_its_round(bench: MakeBench) -> None:
     assert abs(starts["heavy"] - 10) <= 2
 
 
+def test_new_keys_do_not_starve_a_key_that_is_ahead(bench: MakeBench) -> None:
+    """Each start of a key that comes once moves the current round by one."""
+    b = charged(bench)
+    b.queue.put_many(b.db, range(3), key="ahead")
+    for _ in range(2):
+        task = b.take()
+        b.clock.advance(0.05)
+        b.queue.ack(b.db, task)
+    for number in range(70):
+        b.put(key=number)
+        if (task := b.take()).key == "ahead":
+            break
+        b.clock.advance(9)
+        b.queue.ack(b.db, task)
+    assert (task.key, number <= 51) == ("ahead", True)
+
+
 # Each way out of running.
 
 ENDS: dict[str, Callable[[Any, Any], object]] = {
@@ -222,6 +240,27 @@ def test_the_end_of_a_task_meets_no_take_and_no_other_end(bench: MakeBench) -> N
     ack: Callable[[Any], Callable[[Any], Any]] = lambda task: lambda tr: b.queue.ack(tr, task)  # noqa: E731
     assert not meets(b, ack(one), ack(two))
     assert not meets(b, lambda tr: b.queue.take(tr, session=b.session), ack(three))
+
+
+def cost_of(db: Database, engine: Trips, charge: Any, verb: str) -> tuple[int, int]:
+    """The round trips and the reads of a verb."""
+    queue, session = TaskQueue.create(db, charge, "fair", charge=charge), Session(db, ttr=1e9)
+    queue.put_many(db, range(9), key="a")
+    task = queue.take(db, 0, session=session)
+    assert task is not None
+    calls: dict[str, Callable[[Any], object]] = {
+        "put": lambda tr: queue.put(tr, 1, key="a"),
+        "take": lambda tr: queue.take(tr, session=session),
+        "ack": lambda tr: queue.ack(tr, task),
+    }
+    return reads_of(engine, db, calls[verb])[:2]
+
+
+@pytest.mark.parametrize(("verb", "more"), [("put", 0), ("take", 1), ("ack", 0)])
+def test_a_charge_costs_a_read_of_a_take(trips: tuple[Database, Trips], verb: str, more: int) -> None:
+    db, engine = trips
+    waits, reads = cost_of(db, engine, "cost", verb)
+    assert cost_of(db, engine, "time", verb) == (waits, reads + more)
 
 
 # Clocks that differ.
