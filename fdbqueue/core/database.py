@@ -176,7 +176,7 @@ class Services:
 
 
 T = TypeVar("T")
-
+Body = Callable[[Transaction], T]
 Pace = Literal["call", "liveness", "upkeep", "look", "background"]
 
 
@@ -193,7 +193,10 @@ class Manner(Protocol):
 
     def attempts(
         self, database: "Database", retry_limit: int | None = None, timeout_s: float | None = None
-    ) -> Attempts: ...
+    ) -> Attempts | None: ...
+
+    def once(self, body: "Body[T]", wrote: Callable[[T], bool] | None) -> "Body[T]":
+        """The body of a call whose effect happens once (core/once.py), as transactions run it."""
 
 
 _log = logger("fdbqueue")

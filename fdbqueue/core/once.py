@@ -143,6 +143,8 @@ def run_once(
         slot = receipts.free.pop()
     except IndexError:
         slot = receipts.new_slot()
+    if database.manner is not None:
+        body = database.manner.once(body, wrote)
     now, counters = database.runtime.now, database.counters
     asked = (wrote, may_be_lost, keep, unsure, evidence, yield_to_conflict)
     call = _Call(database, now, counters, receipts, slot, body, *asked)

@@ -9,17 +9,18 @@ nothing happens twice. Such work goes on while batch priority starves, by one tr
 Priority and tags end with each attempt: neither `on_error` nor `reset` keeps them. So each attempt sets them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import parse_qs, urlencode
 
 from fdbqueue.core import limits
 from fdbqueue.core.arguments import checked_timeout, checked_whole
-from fdbqueue.core.database import Database, limit_attempts
+from fdbqueue.core.database import Body, Database, limit_attempts
 from fdbqueue.core.database import Manner as AnyManner
 from fdbqueue.core.errors import InvalidArgument, UnknownUrl
 from fdbqueue.core.seam import Transaction, engine_errors
 
+T = TypeVar("T")
 D = TypeVar("D", bound=Database)
 
 DEFAULT, BATCH = "default", "batch"
@@ -115,6 +116,9 @@ class Manner(NamedTuple):
     def followed_by(self, other: AnyManner | None) -> AnyManner | None:
         """The manner of the same database for work of another kind."""
         return other
+
+    def once(self, body: Body[T], wrote: Callable[[T], bool] | None) -> Body[T]:  # noqa: ARG002
+        return body
 
     def attempts(
         self, database: Database, retry_limit: int | None = None, timeout_s: float | None = None

@@ -13,14 +13,14 @@ A line belongs to the place where the action happened: exports and imports of qu
 the whole root, such as a backup, has it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
 from fdbqueue.core import limits
-from fdbqueue.core.database import Attempts, Database, Manner, limit_attempts
+from fdbqueue.core.database import Attempts, Body, Database, Manner
 from fdbqueue.core.errors import FdbQueueError
 from fdbqueue.core.once import run_once
 from fdbqueue.core.registry import Registry, told_option
@@ -31,6 +31,7 @@ from fdbqueue.core.visible import shortened
 from fdbqueue.tasks.options import as_given, is_kind
 from fdbqueue.tasks.queue import TaskQueue
 
+T = TypeVar("T")
 DONE, BEGUN, ENDED, STOPPED = "done", "begun", "ended", "stopped"
 Values = Mapping[str, str]
 AFTER: Mapping[str, Mapping[str, Any]] = {
@@ -140,12 +141,22 @@ class Trail:
         lent.manner = _Noting(self._database.manner, self)
         return lent
 
-    def note(self, tr: Transaction) -> None:
-        """Write the first line of the action, unless an earlier attempt of a transaction has committed it."""
-        if not self._has_begun(tr):
-            phase = BEGUN if self._deed.is_bulk else DONE
-            line = self._line(phase, told_values(self._before(tr)))
-            self._key = write(tr, self._keys, line, self._random)
+    def noting(self, body: Body[T], wrote: Callable[[T], bool] | None) -> Body[T]:
+        """The body, and behind it the first line of the action, if the body has an effect.
+
+        An earlier attempt of a transaction may have committed the line.
+        """
+
+        def noted(tr: Transaction) -> T:
+            has_begun = self._has_begun(tr)
+            before = {} if has_begun else told_values(self._before(tr))
+            answer = body(tr)
+            if not has_begun and (wrote is None or wrote(answer)):
+                line = self._line(BEGUN if self._deed.is_bulk else DONE, before)
+                self._key = write(tr, self._keys, line, self._random)
+            return answer
+
+        return noted
 
     def _has_begun(self, tr: Transaction) -> bool:
         self._is_there = self._is_there or (self._key is not None and tr.get(self._key).present())
@@ -195,35 +206,17 @@ class Trail:
         return {}
 
 
-class _Noting:
+class _Noting(NamedTuple):
     """The manner of a database that writes a line with its first effect."""
 
-    def __init__(self, manner: Manner | None, trail: Trail) -> None:
-        self._manner = manner
-        self._trail = trail
+    manner: Manner | None
+    trail: Trail
 
     def followed_by(self, other: Manner | None) -> "_Noting":
-        return _Noting(other, self._trail)
+        return self._replace(manner=other)
 
-    def attempts(self, database: Database, *bounds: Any) -> Attempts:
-        """`bounds`: those of a look. A call that happens once (core/once.py) has none of its own."""
-        inner = None if self._manner is None else self._manner.attempts(database, *bounds)
-        return _Attempts(inner, bounds, None if bounds else self._trail.note)
+    def attempts(self, database: Database, *bounds: Any) -> Attempts | None:
+        return None if self.manner is None else self.manner.attempts(database, *bounds)
 
-
-class _Attempts:
-    def __init__(
-        self, inner: Attempts | None, bounds: Sequence[Any], note: Callable[[Transaction], None] | None
-    ) -> None:
-        self._inner = inner
-        self._bounds = bounds
-        self._note = note
-
-    def begin(self, tr: Transaction) -> None:
-        if self._inner is not None:
-            self._inner.begin(tr)
-        elif self._bounds:
-            limit_attempts(tr.options, *self._bounds)
-            self._bounds = ()
-        if self._note is not None:
-            self._note(tr)
+    def once(self, body: Body[T], wrote: Callable[[T], bool] | None) -> Body[T]:
+        return self.trail.noting(body if self.manner is None else self.manner.once(body, wrote), wrote)

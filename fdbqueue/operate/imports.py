@@ -23,6 +23,7 @@ from fdbqueue.core.arguments import checked_payload
 from fdbqueue.core.codec import PayloadCodec
 from fdbqueue.core.database import Database, run
 from fdbqueue.core.errors import ImportOvertaken, OriginChanged
+from fdbqueue.core.once import run_once
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.seam import Transaction
 from fdbqueue.core.visible import shown, told
@@ -140,7 +141,7 @@ class Import:
         for batch in self._batches():
             step = Step.of(batch, self._target)
             after = self._after(batch, step)
-            run(self._database, partial(self._write, step=step, after=after))
+            run_once(self._database, self._keys.root, partial(self._write, step=step, after=after))
             self._before = after
             yield step
 

@@ -5,6 +5,7 @@ docs/dead-letters.md is their page. A page of buried tasks has their last failur
 
 from collections.abc import Sequence
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -252,7 +253,7 @@ class DeadLetters(TaskHandle, KeepsAside):
         matching = Matching.of(error, text)
         place = place_after(matching, after)
         body = partial(redrive.kick_some, matching=matching, after=place, limit=limits.VERB_BATCH)
-        kicked, end = self._once_in_all(tr, "kick", body)
+        kicked, end = self._once_in_all(tr, "kick", body, wrote=itemgetter(0))
         return kicked, next_after(matching, end)
 
     def begin_redrive(
@@ -325,8 +326,8 @@ class DeadLetters(TaskHandle, KeepsAside):
         Conflicts: another change of the redrive, a change of the tasks.
         Raises: NoRedrive, QueueNotFound.
         """
-        database = self._of(tr)
-        return self._once_in_all(tr, "redrive", lambda changes: redrive.step(changes, database))
+        step = partial(redrive.step, database=self._of(tr))
+        return self._once_in_all(tr, "redrive", step, wrote=lambda done: done.moved > 0)
 
     def pause_redrive(self, tr: DatabaseOrTransaction) -> Redrive:
         """Let it move no task until `resume_redrive`.

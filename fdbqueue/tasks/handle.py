@@ -61,6 +61,7 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
+InAll = Callable[[Sequence[Change]], T]
 
 
 class TaskHandle(Handle):
@@ -132,11 +133,15 @@ class TaskHandle(Handle):
         return self._told(target, name, call, task) if observing.observers else call()
 
     def _once_in_all(
-        self, target: DatabaseOrTransaction, name: str, body: Callable[[Sequence[Change]], T]
+        self,
+        target: DatabaseOrTransaction,
+        name: str,
+        body: InAll[T],
+        wrote: Callable[[T], bool] | None = None,
     ) -> T:
-        """Run the verb `name` about all partitions."""
+        """Run the verb `name` about all partitions. `wrote(answer)`: as in `run_once`."""
         within = partial(self._calls(target).parts.all_within, verb=body)
-        call = partial(run_in, target, self._receipts, within)
+        call = partial(run_in, target, self._receipts, within, wrote=wrote)
         return self._told(target, name, call) if observing.observers else call()
 
     def _end(
@@ -156,13 +161,7 @@ class TaskHandle(Handle):
         parts = self._calls(target).parts
         return run(target, lambda tr: parts.look(writable(tr), body, id_))
 
-    def _see_all(
-        self,
-        target: DatabaseOrTransaction,
-        body: Callable[[Sequence[Change]], T],
-        *,
-        sweeps: bool = False,
-    ) -> T:
+    def _see_all(self, target: DatabaseOrTransaction, body: InAll[T], *, sweeps: bool = False) -> T:
         """Look at all partitions. `sweeps`: a call given a database sweeps a batch behind its answer."""
         parts = self._calls(target).parts
         found = run(target, lambda tr: parts.look_at_all(writable(tr), body))

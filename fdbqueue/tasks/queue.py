@@ -8,7 +8,7 @@ share transactions (core/calls.py, tasks/calls.py).
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -297,7 +297,8 @@ class TaskQueue(Looks, Leaving, Putting, KeepsAside):
             self._see_all(tr, partial(verbs.require_few, under=attrgetter("buried")))
         while kicked < count:
             batch = min(count - kicked, limits.VERB_BATCH)
-            more, looked = self._once_in_all(tr, "kick", partial(verbs.kick_in_all, count=batch))
+            body = partial(verbs.kick_in_all, count=batch)
+            more, looked = self._once_in_all(tr, "kick", body, wrote=itemgetter(0))
             kicked += more
             if looked < batch:
                 break
@@ -361,7 +362,7 @@ class TaskQueue(Looks, Leaving, Putting, KeepsAside):
         Conflicts: a change of the tasks.
         """
         few = min(checked_count("count", count), limits.VERB_BATCH)
-        return self._once_in_all(tr, "release_all", partial(verbs.release_taken_in_all, count=few))
+        return self._once_in_all(tr, "release_all", partial(verbs.release_taken_in_all, count=few), bool)
 
     def truncate(self, tr: DatabaseOrTransaction) -> None:
         """Remove every task.
@@ -385,7 +386,7 @@ class TaskQueue(Looks, Leaving, Putting, KeepsAside):
         """
         few = min(checked_count("count", count), limits.VERB_BATCH)
         body = partial(verbs.remove_first_in_all, count=few)
-        return self._once_in_all(at_pace(tr, "background"), "truncate", body)
+        return self._once_in_all(at_pace(tr, "background"), "truncate", body, bool)
 
     def pause(self, tr: DatabaseOrTransaction) -> None:
         """Let no task be taken until `resume`: takes find nothing, or wait. Other verbs work as before.

@@ -532,6 +532,10 @@ def _few_enough(found: Sequence[tuple[int, Chosen]], few: int, moves: bool) -> i
 # A walk.
 
 
+def _has_more(before: ChangedTasks, found: ChangedTasks) -> bool:
+    return found.changed > before.changed
+
+
 def changed(
     queue: TaskHandle,
     target: DatabaseOrTransaction,
@@ -546,6 +550,8 @@ def changed(
     database, name = queue._of(target), selection.edit.verb or "change"
     while True:
         run = partial(queue._see_all, target) if dry_run else partial(queue._once_in_all, target, name)
+        if not dry_run:
+            run = partial(run, wrote=partial(_has_more, so_far))
         left = limits.LOOKED_THROUGH if look is None else look - so_far.looked_at
         step = partial(Step, selection, database, so_far, min(left, limits.LOOKED_THROUGH))
         alone = not is_transaction(target)

@@ -12,15 +12,16 @@ from fdbqueue.operate.audit import AFTER, Deed, Trail, told_values
 from fdbqueue.tasks.detached import SEPARATOR
 
 _BULK = (
-    *("change", "clear", "dead kick", "drop", "import file", "kick", "release-all"),
-    *("trash empty", "trash restore", "truncate"),
+    *("change", "clear", "dead kick", "drop", "elements export-dirq", "elements import-dirq"),
+    *("import fdb-layer", "import file", "import persist-queue", "kick", "redrive run", "release-all"),
+    *("schedule fire", "spread", "trash empty", "trash restore", "truncate"),
 )
 """Commands on many tasks: a line at the beginning, and one at the end."""
 _TOLD = (
     *("capacity", "ttl", "ttr", "pri", "key_concurrency", "weights", "retain_s", "attempts", "backoff"),
     *("result_ttl", "without", "kind", "codec", "partitions", "number", "slots", "rate", "per", "burst"),
     *("per_key", "rate_per_s", "into", "limit", "error", "count", "everything", "every", "expression"),
-    *("timezone", "missed", "paused", "targets"),
+    *("timezone", "missed", "paused", "targets", "mend", "maxlock", "receipts", "remove", "dropped"),
 )
 """Options with values that stand in the line. Data, keys, headers and texts of failures are left out."""
 ACTOR_VARIABLE = "FDBQUEUE_ACTOR"

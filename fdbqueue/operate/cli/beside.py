@@ -420,6 +420,7 @@ def fire(here: Here) -> None:
     """
     with _database(here) as database:
         put = fire_due(database, root=here.root)
+        here.counts(put)
     here.tell(f"{put} put", {"put": put})
 
 

@@ -95,6 +95,8 @@ COMMANDS: Mapping[str, Named] = {
 """The commands: for each, its module and the first sentence of its help text."""
 AUDITED = (
     *("alter", "aside", "bury", "cancel", "change", "clear", "complete", "create", "dead edit", "dead kick"),
+    *("elements export-dirq", "elements import-dirq", "elements purge", "elements remove", "redrive run"),
+    *("import fdb-layer", "import persist-queue", "schedule fire", "spread", "verify"),
     *("delete", "drop", "fail", "fleet drain", "fleet pause", "fleet resume", "group cancel", "group close"),
     *("import file", "kick", "limit delete", "limit set", "pause", "redrive pause", "redrive resume"),
     *("redrive start", "redrive stop", "release-all", "repartition", "result", "resume", "schedule change"),

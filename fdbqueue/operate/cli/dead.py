@@ -292,12 +292,14 @@ def _turn(here: Here, queue: str, verb: Verb, *, runs: bool = False) -> None:
 
 def _run(here: Here, database: Database, letters: DeadLetters) -> None:
     """Run it to its end, and report. A signal takes effect between two steps."""
-    runtime = database.runtime
+    runtime, moved = database.runtime, 0
     next_s = runtime.monotonic() + PLAIN_EVERY_S
     try:
         while True:
             with here.signals.deferred():
                 step = letters.step_redrive(database)
+            moved += step.moved
+            here.counts(moved)
             if step.redrive.state != RedriveState.RUNNING:
                 break
             if runtime.monotonic() >= next_s and not here.as_json:

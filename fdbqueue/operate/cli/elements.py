@@ -96,8 +96,9 @@ def remove(here: Here, queue: str, names: tuple[str, ...], locked: bool) -> None
     """Remove the elements of these names."""
     with opened(here, queue) as (database, found), refusals():
         for name in names:
-            token = found.acquire(database, name, permissive=locked)
-            found.remove(database, name, token=token)
+            about_it = here.about(database, name)
+            token = found.acquire(about_it, name, permissive=locked)
+            found.remove(about_it, name, token=token)
 
 
 @command(elements, queue_argument, json=False)
@@ -211,6 +212,7 @@ def _report(here: Here, moves: Iterator[Moved], queue: str) -> None:
             moved, left = moved + (not move.left), left + bool(move.left)
             if move.left:
                 here.tell(f"{move.name} stays: {move.left}", {"name": move.name, "reason": move.left})
+            here.counts(moved)
             here.signals.check()
     finally:
         here.tell(f"{moved} moved", {"queue": queue, "moved": moved, "left": left})

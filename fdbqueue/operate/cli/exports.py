@@ -135,12 +135,14 @@ def _finished(path: str, queues: Sequence[str]) -> Iterator[FinishedFile]:
 
 def _tell(here: Here, steps: Iterable[Exported | Imported]) -> int:
     """Tell the counts of each queue when it is done. Return the number of unreadable parts of queues."""
-    unreadable, step = 0, None
+    unreadable, tasks, step = 0, 0, None
     for step in steps:
         if step.is_done:
             unreadable += step.counts.get("unreadable", 0)
             row: dict[str, Any] = {"queue": step.name, **{name: step.counts.get(name, 0) for name in COUNTED}}
             row |= {"earlier": step.was_there} if isinstance(step, Imported) else {}
+            tasks += row["tasks"]
+            here.counts(tasks)
             here.tell(f"{step.name!r}: {_counts_of(row)}", row)
         here.signals.check()
     if step is None:
@@ -324,6 +326,7 @@ def _report(here: Here, steps: Iterator[Step], options: Options, moved_earlier: 
             for one in step.skipped:
                 row = {"item": one.entry.where, "reason": one.problem}
                 here.tell(f"{one.entry.where} is skipped: {one.problem}", row)
+            here.counts(counts["moved"])
             here.signals.check()
     finally:
         here.tell(_told(counts, options.dry_run), counts)

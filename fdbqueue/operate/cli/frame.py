@@ -20,6 +20,8 @@ from fdbqueue.core import limits
 from fdbqueue.core.codec import BUILT_IN
 from fdbqueue.core.database import Database
 from fdbqueue.core.errors import InvalidArgument
+from fdbqueue.core.once import run_once
+from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.signals import Signals
 from fdbqueue.core.task import Failure
 from fdbqueue.core.visible import key_of, told, value_of
@@ -301,6 +303,10 @@ class Here(Place):
     def about(self, database: Database, id_: str) -> Database:
         """The database for one task among several, which has a line of its own."""
         return database if self.audited is None else self.audited.about(id_)
+
+    def note(self, database: Database) -> None:
+        """Write the line of the command now, as its effect lies outside the database."""
+        run_once(database, RootKeys(self.root), lambda _: None)
 
     def counts(self, tasks: int) -> None:
         """Tell the audit the number of tasks that the command has changed so far."""

@@ -451,12 +451,14 @@ def spread(
             return
         run_lines = _fdbcli(here.url)
         if remove:
+            here.note(database)
             run_lines(lines_to_remove(prefixes))
             here.tell(f"{queue!r}: no boundaries", {"queue": queue, "removed": True})
             return
         servers = StorageServers(database)
         if not servers.are_settled():
             raise Refused("the cluster is not healthy, or moves data: see `fdbcli --exec status`")
+        here.note(database)
         told = (lambda _: None) if here.as_json else say
         done = Spreading(servers, database.runtime, prefixes, run_lines, told, timeout).run()
     _report(here, done, timeout)
@@ -470,11 +472,12 @@ def _spread_dropped(here: Here, apply: bool) -> None:
         # In this order: a queue that is created meanwhile is known.
         shown = run_lines([SHOW])
         ids = dropped_in(shown, root, {one.id for one in here.definitions(database)})
-    lines = [line for id_ in ids for line in lines_to_remove([root.contents(id_).key()])]
-    if not apply:
-        _print(here, lines)
-        return
-    run_lines(lines)
+        lines = [line for id_ in ids for line in lines_to_remove([root.contents(id_).key()])]
+        if not apply:
+            _print(here, lines)
+            return
+        here.note(database)
+        run_lines(lines)
     here.tell(f"no boundaries of {counted(len(ids), 'dropped queue')}", {"dropped": ids, "removed": True})
 
 

@@ -45,7 +45,16 @@ from fdbqueue.operate.dashboard.actions import (
     performed,
 )
 from fdbqueue.operate.dashboard.charts import chronicle_view
-from fdbqueue.operate.dashboard.guard import COOKIE, Access, DatabaseSilent, FormRefused, Guard, Room, form_of
+from fdbqueue.operate.dashboard.guard import (
+    COOKIE,
+    Access,
+    DatabaseSilent,
+    FormRefused,
+    Guard,
+    Room,
+    address_of,
+    form_of,
+)
 from fdbqueue.operate.dashboard.looks import (
     ENDED,
     STATES,
@@ -234,10 +243,6 @@ def queue_of(request: Request) -> str:
     return name_in(request.path_params["name"])
 
 
-def address_of(request: Request) -> str:
-    return "an unknown address" if request.client is None else request.client.host
-
-
 class Drivers:
     """At most one task of the event loop for each redrive that this dashboard has begun. A redrive is stored:
     `fdbqueue redrive run` goes on with it after the end of this process.
@@ -315,7 +320,7 @@ class Posting:
 
     async def _post(self, request: Request, target: Target, actions: Mapping[str, Action]) -> Response:
         form = dict(await form_of(request, self._access))
-        if not self._access.write:
+        if not self._roles.write:
             raise FormRefused(READ_ONLY, 403)
         action = actions.get(request.path_params["action"])
         if action is None:
@@ -429,7 +434,7 @@ def create_app(
         wanted = f"a text of at least {limits.TOKEN_LENGTH_MIN} characters"
         raise InvalidArgument(name="token", wanted=wanted, got="a shorter one")
     secret = database.runtime.random_bytes(SECRET_BYTES)
-    access = Access(secret, token, frozenset(name.lower() for name in names), write)
+    access = Access(secret, token, frozenset(name.lower() for name in names))
     roles = roles_of(write, authorize, actor, redact)
     room, renderer = Room(database, root), Renderer(access, roles, place)
     sampler, drivers = Sampler(room), Drivers(room)

@@ -115,7 +115,6 @@ class Access:
     """None lets each request in that names this machine, or one of `names`."""
     names: frozenset[str] = frozenset()
     """Further names in Host headers, in lower case."""
-    write: bool = False
 
     def knows_host(self, header: str) -> bool:
         """True if the Host header names this machine; with a token, any address: other sites need a name."""
@@ -168,6 +167,10 @@ def is_same_origin(origin: str | None, fetch_site: str | None, host: str) -> boo
     if fetch_site is not None:  # a proxy may have changed the Host header, but not this one
         return fetch_site in ("same-origin", "none")
     return origin is None or origin.partition("://")[2] == host
+
+
+def address_of(request: Request) -> str:
+    return "an unknown address" if request.client is None else request.client.host
 
 
 class FormRefused(Exception):

@@ -16,7 +16,7 @@ from fdbqueue.core.logger import logger
 from fdbqueue.core.redaction import HIDDEN, Redaction, redaction_of, whole
 from fdbqueue.core.visible import shown
 from fdbqueue.operate.audit import AuditLine
-from fdbqueue.operate.dashboard.guard import FormRefused
+from fdbqueue.operate.dashboard.guard import FormRefused, address_of
 from fdbqueue.operate.dashboard.looks import ChronicleLook, DeadLook, History, QueueLook, TaskLook
 from fdbqueue.operate.dashboard.views import QueuesView, queues_view
 from fdbqueue.operate.figures import Figures, GroupsFigures
@@ -61,9 +61,8 @@ class Roles:
 
     def actor(self, request: Request) -> str:
         """The name for the audit and the log. Raises: FormRefused if the program gives none."""
-        address = "an unknown address" if request.client is None else request.client.host
         if self.name is None:
-            return f"dashboard {address}"
+            return f"dashboard {address_of(request)}"
         try:
             name = self.name(request)
         except Exception as error:

@@ -23,6 +23,7 @@ from msgspec.structs import replace as replace_struct
 from fdbqueue.core import limits
 from fdbqueue.core.database import Database, run, runtime_of
 from fdbqueue.core.errors import ExportUnusable, ImportOvertaken, QueueNotFound
+from fdbqueue.core.once import run_once
 from fdbqueue.core.partitions import SharedKeys, plan_of
 from fdbqueue.core.registry import IMPORTING, PIECES, PLAIN, SIMPLE, Definition, Registry, exists_already
 from fdbqueue.core.rows import ContentLine, Counts, KeyLine, NotOurs, read_as, set_rows
@@ -313,7 +314,8 @@ class _OneQueue:
         self._placer(Definition(self._name, 1, self._kind, self._options))  # before anything is written
 
     def run(self) -> Iterator[Imported]:
-        definition, before = run(self._database, partial(self._begin, random=self._random()))
+        begin, keys = partial(self._begin, random=self._random()), self._registry.keys
+        definition, before = run_once(self._database, keys, begin, wrote=lambda one: one[0].kind == IMPORTING)
         if definition.kind != IMPORTING:
             yield Imported(self._name, {}, is_done=True, was_there=True)
             return

@@ -29,6 +29,7 @@ from fdbqueue.core import limits
 from fdbqueue.core.codec import codec_named, type_name
 from fdbqueue.core.database import Database, as_database, run, runtime_of
 from fdbqueue.core.errors import DefinitionUnreadable, FdbQueueError, WrongType
+from fdbqueue.core.once import run_once
 from fdbqueue.core.partitions import SharedKeys, plan_of, prefix_of
 from fdbqueue.core.registry import (
     FAIR_ITEMS,
@@ -507,7 +508,7 @@ class Verifier:
     def _report(self, queue: str | None, prefix: bytes, suspect: Suspect, mend: Mend | None) -> None:
         finding = Finding(suspect.flaw, queue, suspect.key.removeprefix(prefix), suspect.text, suspect.cure)
         if self._mend and suspect.mend is not None and mend is not None:
-            run(self.database, mend)
+            run_once(self.database, self.registry.keys, mend)  # an action has a line with its first effect
             finding = replace(finding, mended=True)
         self._findings.append(finding)
         if len(self._findings) == limits.FINDINGS_MAX:

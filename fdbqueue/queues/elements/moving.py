@@ -173,7 +173,7 @@ class _Mover:
 
     def _clear(self, records: slice) -> None:
         """Clear the records, without reading them; there are a few at most."""
-        self._once(lambda tr: tr.clear_range(records.start, records.stop))
+        run(self._database, lambda tr: tr.clear_range(records.start, records.stop))
         self._moved = b""
 
     def _once(self, body: Callable[[Transaction], T]) -> T:
