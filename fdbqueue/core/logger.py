@@ -20,7 +20,9 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
 from math import inf
+from pkgutil import resolve_name
 from types import TracebackType
+from typing import Any
 
 from fdbqueue.core import limits
 from fdbqueue.core.errors import LayoutNewer, heals
@@ -124,8 +126,9 @@ def _place_of(error: BaseException) -> tuple[str, int]:
 
 
 Fields = tuple[str, str, int]
-NO_TASK: Fields = ("", "", 0)
-_fields: ContextVar[Fields] = ContextVar("fdbqueue_log_fields", default=NO_TASK)
+_at: ContextVar[tuple[str, Task | None]] = ContextVar("fdbqueue_log_task", default=("", None))
+_REDACTION = "fdbqueue.core.redaction:redaction_of"
+"""A name, imported at its first use: most logs hide nothing."""
 MESSAGE_LENGTH_MAX = 10_000
 TRACEBACK_LENGTH_MAX = 50_000
 
@@ -137,12 +140,25 @@ class LogFields(logging.Filter):
     this package have this filter. Add it to the handlers of your program for the lines of your own code.
     """
 
+    def __init__(self, redact: Any = None) -> None:
+        """`redact`, as of a dashboard: parts of the task that the records of the handler do not tell.
+
+        Raises: InvalidArgument.
+        """
+        super().__init__()
+        self._redaction = None if redact is None else resolve_name(_REDACTION)(redact)
+
     def filter(self, record: logging.LogRecord) -> bool:
         """Returns true: no record is left out."""
         given = vars(record)
-        given.setdefault("queue", (fields := _fields.get())[0])
-        given.setdefault("task_id", fields[1])
-        given.setdefault("attempt", fields[2])
+        queue, task = _at.get()
+        given.setdefault("queue", queue)
+        given.setdefault("task_id", "" if task is None else task.id)
+        given.setdefault("attempt", 0 if task is None else task.attempts)
+        if self._redaction is not None and task is not None:
+            made_visible(record)
+            hide = self._redaction.texts(task)
+            record.msg, record.exc_text = hide(record.msg), record.exc_text and hide(record.exc_text)
         return True
 
 
@@ -152,14 +168,14 @@ def fields_in(record: logging.LogRecord) -> Fields:
     return given["queue"], given["task_id"], given["attempt"]
 
 
-def enter(queue: str, task: Task) -> Token[Fields]:
+def enter(queue: str, task: Task) -> Token[tuple[str, Task | None]]:
     """Begin to name `task` in the records of this thread. Return the token for `leave`."""
-    return _fields.set((queue, task.id, task.attempts))
+    return _at.set((queue, task))
 
 
-def leave(token: Token[Fields]) -> None:
+def leave(token: Token[tuple[str, Task | None]]) -> None:
     """Name the task, if any, that was named before `enter`."""
-    _fields.reset(token)
+    _at.reset(token)
 
 
 @contextmanager

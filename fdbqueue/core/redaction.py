@@ -1,23 +1,29 @@
 """Redaction: parts of tasks that are hidden from people at a dashboard or a command line.
 
 A rule decides about each part by its path, such as `data.card` or `headers.token`; the elements of a list
-have the path of the list. A hidden part is shown as `***`, with all that lies below it. A text of a failure
-may repeat a hidden value, so it is hidden there, too. A value without parts, such as bytes or a text of JSON,
-is hidden as a whole, if a path goes into it. Nothing that is stored changes.
+have the path of the list, and the keys of limits that of `limits`. A hidden part is shown as `***`, with all
+that lies below it. A text of a failure may repeat a hidden value, so it is hidden there, too. A value without
+parts, such as bytes or a text of JSON, is hidden as a whole, if a path goes into it. Nothing that is stored
+changes.
 """
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import reduce
+from itertools import chain
 from typing import Any
 
 from fdbqueue.core.errors import InvalidArgument
 from fdbqueue.core.logger import logger
-from fdbqueue.core.task import Explanation, Failure, Task, Why
+from fdbqueue.core.task import Explanation, Failure, ReachedLimit, Task, Why
 from fdbqueue.core.unreadable import Unreadable
+from fdbqueue.core.visible import visible
 
 HIDDEN = "***"
-ROOTS = ("data", "headers", "result")
+KEYS = ("key", "unique", "group", "limits")
+"""Parts without parts of their own."""
+ROOTS = ("data", "headers", "result", *KEYS)
 Rule = Callable[[str, Any], Any]
 """Given a path and the value there: true hides it."""
 _log = logger("fdbqueue.redaction")
@@ -25,9 +31,9 @@ _log = logger("fdbqueue.redaction")
 
 class Redaction:
     def __init__(self, rule: Rule, paths: Iterable[str] = (), *, is_whole: bool = False) -> None:
-        """Use `redaction_of`. `is_whole`: hide all data, headers and texts of failures."""
+        """Use `redaction_of`. `is_whole`: hide all data, headers, keys and texts of failures."""
         self._rule = rule
-        self._paths = tuple(paths)
+        self.paths = tuple(paths)
         self.is_whole = is_whole
         self._has_failed = False
 
@@ -54,13 +60,32 @@ class Redaction:
     def task(self, task: Task) -> Task:
         headers = self.value("headers", dict(task.headers))
         headers = headers if headers != HIDDEN else dict.fromkeys(task.headers, HIDDEN)
-        return replace(task, data=self.value("data", task.data), headers=headers)
+        return replace(
+            task,
+            data=self.value("data", task.data),
+            headers=headers,
+            key=self.key("key", task.key),
+            unique=self.key("unique", task.unique),
+            groups=tuple(self.key("group", group) for group in task.groups),
+            limits={name: self.key("limits", key) for name, key in task.limits.items()},
+        )
+
+    def key(self, path: str, key: Any) -> Any:
+        """The key, if it is not hidden; None for none."""
+        return None if key is None else self.value(path, key)
 
     def texts(self, task: Task) -> Callable[[str], str]:
         """The function that hides values of this task in a text."""
         if self.is_whole or self._is_closed("data", task.data):
             return lambda text: HIDDEN if text else text
-        leaves = (*self._leaves("headers", dict(task.headers)), *self._leaves("data", task.data))
+        keys = {
+            "key": task.key,
+            "unique": task.unique,
+            "group": task.groups,
+            "limits": [*task.limits.values()],
+        }
+        parts = {"headers": dict(task.headers), "data": task.data, **keys}
+        leaves = chain.from_iterable(self._leaves(path, value) for path, value in parts.items())
         spelled = sorted({form for leaf in leaves for form in _forms(leaf)}, key=len, reverse=True)
 
         def hide(text: str) -> str:
@@ -80,24 +105,33 @@ class Redaction:
         # A reason may have cut the text of a failure within a hidden value.
         hidden: dict[Why, Callable[[str], str]]
         hidden = {Why.HANDED_OFF: hide, Why.BURIED: hide if last == failed else lambda _: HIDDEN}
+        hidden[Why.LIMIT_REACHED] = self._without_keys(found.reached)
         reasons = tuple(replace(one, text=hidden.get(one.why, str)(one.text)) for one in found.reasons)
-        return replace(found, task=self.task(found.task), last_failure=last, reasons=reasons)
+        reached = tuple(replace(limit, key=self.key("limits", limit.key)) for limit in found.reached)
+        return replace(found, task=self.task(found.task), last_failure=last, reasons=reasons, reached=reached)
 
-    def meets(self, path: str) -> bool:
+    def _without_keys(self, reached: Iterable[ReachedLimit]) -> Callable[[str], str]:
+        keys = (limit.key for limit in reached if self.key("limits", limit.key) != limit.key)
+        spelled = [f"the key {visible(repr(key))}" for key in keys]
+        return lambda text: reduce(lambda told, key: told.replace(key, f"the key {HIDDEN}"), spelled, text)
+
+    def meets(self, path: str, value: Any = None) -> bool:
         """True if the value at that path is hidden, or may have a hidden part: numbers in it are those of
-        elements, which have the path of their list. An object tells all in `__dict__`.
+        elements, which have the path of their list.
         """
+        if (root := path.partition(".")[0]) in KEYS:
+            return self.hides(root, value)
         asked = _names(path)
-        below = (zip(asked, _names(one), strict=False) for one in self._paths)
-        return not self._paths or "__" in path or any(all(a == b for a, b in pairs) for pairs in below)
+        below = (zip(asked, _names(one), strict=False) for one in self.paths)
+        return not self.paths or any(all(a == b for a, b in pairs) for pairs in below)
 
     def _goes_into(self, path: str) -> bool:
-        return any(one.startswith(f"{path}.") for one in self._paths)
+        return any(one.startswith(f"{path}.") for one in self.paths)
 
     def _is_closed(self, path: str, value: Any) -> bool:
         """True for a value without parts that may have a hidden one in it. A function has seen the value."""
         if isinstance(value, Unreadable):
-            return not self._paths or self._goes_into(path)
+            return not self.paths or self._goes_into(path)
         is_open = isinstance(value, _OPEN) and not (isinstance(value, str) and value.lstrip()[:1] in _NESTED)
         return not is_open and self._goes_into(path)
 
@@ -145,12 +179,13 @@ def redaction_of(given: Any) -> Redaction | None:
         raise InvalidArgument(name="redact", wanted=wanted, got=given)
     paths = list(given)
     for path in paths:
-        if not isinstance(path, str) or path.split(".")[0] not in ROOTS or not all(path.split(".")):
+        parts = path.split(".") if isinstance(path, str) else [""]
+        if not all(parts) or parts[0] not in ROOTS or (parts[0] in KEYS and parts[1:]):
             raise InvalidArgument(name="redact", wanted=wanted, got=path)
     known = frozenset(paths)
     return Redaction(lambda path, _: path in known, paths) if known else None
 
 
 def whole() -> Redaction:
-    """All data, headers and texts of failures are hidden."""
+    """All data, headers, keys and texts of failures are hidden."""
     return Redaction(lambda *_: True, is_whole=True)

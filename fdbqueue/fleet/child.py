@@ -236,5 +236,5 @@ def main(arguments: list[str]) -> int:
     watch = partial(end_after_supervisor, lifeline, orders.options.grace_s)
     RealRuntime().spawn(watch, "fdbqueue-lifeline")
     write_above_the_bar()
-    with logging_at(orders.log_level):
+    with logging_at(orders.log_level, orders.redact):
         return Child(orders, lifeline, reports, asked, AtWork(at_work, orders.options.places)).run()

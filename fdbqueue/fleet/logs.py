@@ -8,7 +8,7 @@ import io
 import logging
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TextIO
 
@@ -34,11 +34,11 @@ class _Lines(logging.Formatter):
 class _LastResort(logging.StreamHandler[TextIO]):
     """A handler that writes to the present `sys.stderr`, which a progress bar replaces for a while."""
 
-    def __init__(self) -> None:
+    def __init__(self, redact: Sequence[str]) -> None:
         super().__init__(sys.stderr)
         self.setFormatter(_Lines(LINE))
         self.addFilter(made_visible)  # also records of other loggers
-        self.addFilter(LogFields())
+        self.addFilter(LogFields(redact or None))
 
     def emit(self, record: logging.LogRecord) -> None:
         self.stream = sys.stderr
@@ -51,13 +51,20 @@ def checked_level(level: str) -> str:
     return level
 
 
+def checked_paths(redact: Sequence[str]) -> tuple[str, ...]:
+    if not isinstance(redact, list | tuple):
+        raise InvalidArgument(name="redact", wanted="a list of paths", got=redact)
+    LogFields(redact or None)
+    return tuple(redact)
+
+
 @contextmanager
-def logging_at(level: str) -> Iterator[None]:
-    """Log records of this level or above, until the block ends."""
+def logging_at(level: str, redact: Sequence[str] = ()) -> Iterator[None]:
+    """Log records of this level or above, until the block ends. `redact`: paths that they do not tell."""
     root, before = logging.getLogger(), logging.lastResort
     level_before = root.level
     root.setLevel(level.upper())
-    logging.lastResort = _LastResort()
+    logging.lastResort = _LastResort(redact)
     try:
         yield
     finally:

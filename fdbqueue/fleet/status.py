@@ -340,6 +340,7 @@ class Orders:
     """The run that counts its outcomes, in hexadecimal."""
     setup: str | None = None
     teardown: str | None = None
+    redact: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from types import FrameType
@@ -37,7 +37,7 @@ from fdbqueue.core.root_keys import DEFAULT_ROOT
 from fdbqueue.core.runtime import RealRuntime, parent_only
 from fdbqueue.core.visible import counted, text_of
 from fdbqueue.fleet.around import checked_target
-from fdbqueue.fleet.logs import checked_level
+from fdbqueue.fleet.logs import checked_level, checked_paths
 from fdbqueue.fleet.options import WorkerKeywords, WorkerOptions, names_of, opened
 from fdbqueue.fleet.outcomes import Backoff
 from fdbqueue.fleet.status import (
@@ -260,6 +260,7 @@ class Fleet(Handle):
         teardown: str | None = None,
         argument: Any = None,
         log_level: str = "info",
+        redact: Sequence[str] = (),
         stdout: int | None = None,
         root: Any = DEFAULT_ROOT,
         **options: Unpack[WorkerKeywords],
@@ -267,14 +268,14 @@ class Fleet(Handle):
         """Check the options; start nothing yet. WorkerOptions documents the `options`.
 
         `handler`, `hooks`, `setup` and `teardown` are "module:name", which each process imports. With an
-        `argument`, a value that JSON can carry, `handler` names a function that is called with it and
-        returns the handler.
+        `argument`, a value that JSON can carry, `handler` names a function of it that returns the handler.
 
         A process is replaced after `recycle_tasks` attempts, or when it has more than `recycle_mb` megabytes,
         or when a handler has run longer than `timeout_s`, as its thread may never end.
 
         `log_level` is "debug", "info", "warning" or "error". The processes log to standard error, unless the
-        modules of the handler configure a log. `stdout` is the descriptor of their standard output.
+        modules of the handler configure a log. `redact`: paths of parts of tasks that it does not tell.
+        `stdout` is the descriptor of their standard output.
 
         Raises: InvalidArgument, QueueNotFound, DatabaseNotFound, errors of `fdbqueue.open`.
         """
@@ -299,11 +300,10 @@ class Fleet(Handle):
             checked_level(log_level),
             setup=checked_target("setup", setup),
             teardown=checked_target("teardown", teardown),
+            redact=checked_paths(redact),
         )
-        self._stdout = stdout
-        self._root = root
+        self._stdout, self._root = stdout, root
         self._require_all(root)
-        self._monotonic = RealRuntime.monotonic
         self._begin()
 
     def _shown(self) -> dict[str, Any]:
@@ -312,6 +312,7 @@ class Fleet(Handle):
         return {**told, "url": public_url(orders.url)}
 
     def _begin(self) -> None:
+        self._monotonic = RealRuntime.monotonic
         self._members: list[Process] = []
         self._retiring: list[Process] = []
         self._start_at: list[float] = []

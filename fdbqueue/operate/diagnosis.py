@@ -318,7 +318,7 @@ def _of_schedule(found: ScheduleStatus, now: float, has_queue: bool) -> Iterator
     elif found.error is not None:
         text = f"the schedule {name} is not fired: {found.error}"
         cure = command("schedule", "show", name)
-        yield warning(SCHEDULES, text, cure, schedule=name, tries=found.tries)
+        yield warning(SCHEDULES, text, cure, schedule=name, tries=found.tries, error=found.error)
     elif found.next_try is not None and now - found.next_try > limits.SWEEP_LAG_WARNING_S:
         late_s = now - found.next_try
         text = f"the schedule {name} is due since {late_s:.0f} s, and no process passes"

@@ -109,14 +109,17 @@ def _state_of(record: Record, now_us: int) -> str:
 
 
 def _found(data: Any, path: Sequence[str]) -> Any:
-    """The value at the path: a name of an object or an attribute, or a number of a list, after the other."""
+    """The value at the path: a name of an object or an attribute, or a number of a list, after the other.
+
+    `__dict__` would tell all attributes, so names like it are none.
+    """
     for part in path:
         if isinstance(data, Mapping):
             data = data.get(part, NOTHING)
         elif isinstance(data, list | tuple):
             data = data[int(part)] if part.isdecimal() and int(part) < len(data) else NOTHING
         else:
-            data = getattr(data, part, NOTHING)
+            data = NOTHING if part.startswith("__") else getattr(data, part, NOTHING)
     return data
 
 

@@ -9,9 +9,10 @@ from fdbqueue.core.errors import InvalidArgument
 from fdbqueue.core.redaction import HIDDEN, redaction_of, whole
 from fdbqueue.core.task import Task, TaskState
 from tests.cli.shell import Within
+from tests.support import wait_until
 
 SECRET, TOKEN = '4111-"é"-sesame', "s3cr3t-t0ken"
-PATHS = "data.card, data.cards.number,headers.token,result"
+PATHS = "data.card, data.cards.number,headers.token,result,key,unique,limits"
 DATA = {"card": SECRET, "name": "ann", "cards": [{"number": SECRET, "kind": "visa"}]}
 LOOKS = """
 tasks q
@@ -31,6 +32,14 @@ ended q
 stats q
 top q -n 1 --interval 0.1
 schedule list
+schedule fire
+schedule show wrong
+limit show api
+limit keys api
+explain l {limited}
+tasks l
+stats q --json
+top q -n 1 --interval 0.1
 schedule show tick
 peek plain
 verify
@@ -55,7 +64,10 @@ delete q --where data=x
 tasks q --where data.card=x
 tasks q --where data.cards.0.number=x
 tasks q --where data.0.card=x
-tasks q --where data.__dict__.card=x
+tasks q --where key=x
+tasks q --where unique=x
+ended q --key x
+limit keys api --key x
 tasks q --where headers.token=x
 dead list q --match 4111
 dead kick q --match 4111
@@ -68,12 +80,16 @@ elements export-dirq plain directory
 
 @pytest.fixture
 def ids(program: Within, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    assert program.run("create", "q", "--kind", "fifottl", "--retain", "100")[0] == 0
+    made = ("create", "q", "--kind", "utubettl", "--retain", "100")
+    assert program.run("limit", "set", "api", "--slots", "1", "--per-key")[0] == 0
+    assert program.run(*made)[0] == 0
+    assert program.run("create", "l", "--kind", "fifottl", "--task-limit", "api")[0] == 0
     ids = {}
     with program.opened() as (db, queue):
         assert isinstance(queue, TaskQueue)
         for name in ("acked", "buried", "taken"):
-            ids[name] = queue.put(db, DATA, headers={"token": TOKEN}, result_ttl=100).id
+            keys = {"key": f"sesame {name}", "unique": f"sesame {name}"}
+            ids[name] = queue.put(db, DATA, headers={"token": TOKEN}, result_ttl=100, **keys).id
             task = queue.take(db, 0)
             assert task is not None
             if name == "acked":
@@ -83,14 +99,32 @@ def ids(program: Within, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
                 queue.bury(db, task, failure=Failure("Declined", told, f"Traceback\n {told}"))
             else:
                 queue.detach(db, task, 1_000)
+        limited = TaskQueue.open(db, "l", root=program.space)
+        limited.put(db, 1, limits={"api": "sesame"})
+        assert limited.take(db, 0)
+        ids["limited"] = limited.put(db, 1, limits={"api": "sesame"}).id
         ids["ready"] = queue.put(db, DATA, headers={"token": TOKEN}).id
         ids["delayed"] = queue.put(db, DATA, delay=60).id
         Queue.named(db, "plain", root=program.space).enqueue(db, DATA)
     data = json.dumps(DATA)
     made = ("schedule", "create", "tick", "q", "--every", "60", "--data", data, "--header")
     assert program.run(*made, f"token={TOKEN}")[0] == 0
+    fail_a_schedule(program)
     monkeypatch.setenv("FDBQUEUE_REDACT", PATHS)
     return ids
+
+
+def fail_a_schedule(program: Within) -> None:
+    """Its error tells the key of a limit."""
+    limited = ("--task-limit", "api")
+    program.run("create", "r", *limited)
+    made = ("schedule", "create", "wrong", "r", "--every", "1", "--limit-key", "api", "sesame")
+    assert program.run(*made)[0] == 0
+    program.run("drop", "r", "--yes")
+    program.run("create", "r")
+    wait_until(lambda: program.rows("schedule", "show", "wrong")[0]["in_s"] < 0)
+    program.run("schedule", "fire")
+    assert "sesame" in program.rows("schedule", "show", "wrong")[0]["error"]
 
 
 def test_no_look_tells_a_hidden_value(program: Within, ids: dict[str, str]) -> None:
@@ -123,7 +157,7 @@ def test_consumers_get_the_whole_task(program: Within) -> None:
 def test_a_wrong_path_is_refused(program: Within, monkeypatch: pytest.MonkeyPatch) -> None:
     program.run("create", "q")
     program.run("put", "q", "1")
-    for paths in ("card", "data..card", "dat.card", "key"):
+    for paths in ("card", "data..card", "dat.card", "key.card", "pri"):
         monkeypatch.setenv("FDBQUEUE_REDACT", paths)
         assert "FDBQUEUE_REDACT must be" in program.mistake("tasks", "q")
     for wrong in ("data.card", [1], 7, ["data."]):

@@ -3,19 +3,26 @@
 import json
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 from starlette.requests import Request
 
-from fdbqueue import Database, Failure, Limit, TaskQueue
+from fdbqueue import Database, Failure, Limit, Schedule, TaskQueue
 from fdbqueue.core.database import run
 from fdbqueue.core.errors import InvalidArgument
 from fdbqueue.core.redaction import HIDDEN
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue.core.task import LongRun
 from fdbqueue.operate.audit import AuditLine, lines
 from fdbqueue.operate.dashboard import create_app
+from fdbqueue.operate.dashboard.looks import TaskLook
+from fdbqueue.operate.dashboard.roles import Roles
 from fdbqueue.operate.exports import trash
+from fdbqueue.tasks.firing import ScheduleState
+from fdbqueue.tasks.rows import reasons_of
 from tests.dashboard.support import Browser, browsing, path_of
 
 SECRET, TOKEN = 'k-sesame-<"é">', "s3cr3t-t0ken"
@@ -33,17 +40,23 @@ def authorize(request: Request, action: str, queue: str | None) -> bool:
 
 @pytest.fixture
 def ids(db: Database) -> dict[str, str]:
-    mail, pay = (TaskQueue.create(db, name, "utubettl") for name in ("mail", "payroll"))
+    mail, pay = (TaskQueue.create(db, name, "utubettl", retain_s=60) for name in ("mail", "payroll"))
     Limit.set(db, "api", slots=1)
     data, ids = {"card": SECRET, "name": "ann"}, {}
-    for name in ("buried", "taken", "ready"):
-        ids[name] = mail.put(db, data, headers={"token": TOKEN}, key=name).id
+    for name in ("ended", "buried", "taken", "ready"):
+        key = f"{name} {SECRET}"
+        ids[name] = mail.put(db, data, headers={"token": TOKEN}, key=key, unique=key).id
         task = mail.take(db, 0) if name != "ready" else None
+        if name == "ended":
+            mail.ack(db, task or "")
         if name == "buried":
             assert task is not None
             told = f"the card {SECRET} of {json.dumps(data)}"
             mail.bury(db, task, failure=Failure("Declined", told, f"Traceback\n  {told}"))
     pay.put(db, data)
+    Schedule.create(db, "nightly", every=60, queue="mail")
+    failed = msgspec.msgpack.encode(ScheduleState(error=f"no {SECRET}"))
+    run(db, lambda tr: tr.set(RootKeys(DEFAULT_ROOT).schedule_state("nightly"), failed))
     return ids
 
 
@@ -57,7 +70,7 @@ def as_role(browser: Browser, role: str) -> Browser:
 
 
 def pages_of(ids: dict[str, str]) -> list[str]:
-    states = [f"{path_of('mail')}?state={state}" for state in ("ready", "taken", "buried")]
+    states = [f"{path_of('mail')}?state={state}" for state in ("ready", "taken", "buried", "ended")]
     tasks = [path_of("mail", "tasks", id_) for id_ in ids.values()]
     return [
         "/",
@@ -90,6 +103,44 @@ def test_a_refused_queue_is_neither_drawn_nor_answered(browser: Browser) -> None
     assert "payroll" in as_role(browser, "owner").get("/")
     assert "/queues/" not in as_role(browser, "").get("/")
     browser.get(path_of("mail"), 403)
+
+
+@pytest.mark.usefixtures("ids")
+def test_a_badge_tells_the_actions_of_its_reader(browser: Browser, db: Database) -> None:
+    path = path_of("mail")
+    for role, told in (("guest", "look"), ("clerk", "look, act"), ("owner", "look, payloads, act, purge")):
+        assert f">You may {told}<" in as_role(browser, role).get(path)
+    assert "You may" not in browser.get("/")
+    for write, told in ((True, "Actions on"), (False, "Read-only")):
+        with browsing(db, write=write) as plain:
+            assert all(f">{told}<" in plain.get(one) for one in ("/", path))
+
+
+def test_no_reason_names_a_hidden_queue(db: Database) -> None:
+    Limit.set(db, "api", slots=1)
+    mail, pay = (TaskQueue.create(db, name, limits=["api"]) for name in ("mail", "payroll"))
+    held, waits = pay.put(db, 1).id, mail.put(db, 1).id
+    assert pay.take(db, 0)
+    path = path_of("mail", "tasks", waits)
+    with browsing(db, authorize=authorize) as browser:
+        assert f"by {held} of 'payroll'." in as_role(browser, "owner").said(path)
+        page = as_role(browser, "guest").said(path)
+        assert "1 of 1 are held, by ***." in page
+        assert not [name for name in (held, "payroll") if name in page]
+
+
+def test_no_run_of_a_hidden_queue_is_named(db: Database) -> None:
+    mail = TaskQueue.create(db, "mail")
+    found = mail.explain(db, mail.put(db, 1))
+    runs = (LongRun("1a", "pay roll", 90.0, 1.0, "host", 1), LongRun("1b", "mail", 9.0, None, "host", 1))
+    busy = replace(found, workers=1, full_s=9.0, runs=runs)
+    look = TaskLook("mail", 0.0, explanation=replace(busy, reasons=reasons_of(busy, ())))
+    guest = Request({"type": "http", "headers": [(b"x-role", b"guest")]})
+    seen = Roles(authorize=authorize).seen(guest, "mail", look).explanation
+    assert seen is not None
+    [told] = seen.reasons
+    assert "The longest runs are *** for 90 s, 1b of mail for 9.0 s" in told.text
+    assert told.cure == HIDDEN
 
 
 def test_refused_actions_have_no_buttons(browser: Browser, ids: dict[str, str]) -> None:
@@ -211,13 +262,14 @@ def test_a_broken_actor_refuses_actions(db: Database, answer: Any, caplog: pytes
             create_app(db, **wrong)
 
 
+PATHS = ["data.card", "headers.token", "key", "unique"]
+
+
 def hides(path: str, _: object) -> bool:
-    return path in ("data.card", "headers.token")
+    return path in PATHS
 
 
-@pytest.mark.parametrize(
-    "given", [{"redact": ["data.card", "headers.token"]}, {"redact": hides}, {"authorize": authorize}]
-)
+@pytest.mark.parametrize("given", [{"redact": PATHS}, {"redact": hides}, {"authorize": authorize}])
 def test_no_answer_or_log_tells_a_hidden_value(
     db: Database, ids: dict[str, str], given: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:

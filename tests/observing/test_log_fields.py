@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from fdbqueue import LogFields, Task, TaskState, Worker
+from fdbqueue import Fleet, InvalidArgument, LogFields, Task, TaskQueue, TaskState, Worker
 from fdbqueue.core import logger as loggers
 from fdbqueue.core.logger import MESSAGE_LENGTH_MAX, TRACEBACK_LENGTH_MAX
 from fdbqueue.core.logger import logger as our_logger
@@ -66,6 +66,25 @@ def test_each_record_of_a_worker_about_a_task_names_it(db, space, queue, records
         ("jobs", task.id, 2),
     }
     assert [one.levelname for one in about if "started" not in one.getMessage()] == ["WARNING", "ERROR"]
+
+
+def test_a_log_hides_parts_of_its_task(db, space, records):
+    """Also in lines and tracebacks of the handler; a wrong path is refused."""
+    queue = TaskQueue.create(db, "keyed", "utube", root=space)
+    queue.put(db, {"card": "sesame"}, key="sesame key")
+
+    def handler(task):
+        mine.error("at %s", task.data, exc_info=ValueError(task.key))
+        raise ValueError(f"{task.data} of {task.key}")
+
+    records.addFilter(LogFields(["data.card", "key"]))
+    Worker(db, queue, handler, threads=1, attempts=1, root=space).run(until_empty=True)
+    told = "\n".join(logging.Formatter().format(one) for one in records.seen)
+    assert told.count("***") == 4
+    assert "sesame" not in told
+    for wrong in ("data.card", ["card"], 7):
+        with pytest.raises(InvalidArgument):
+            Fleet(db.url, "keyed", "module:name", redact=wrong)
 
 
 def test_threads_name_their_own_tasks(db, space, queue, records):

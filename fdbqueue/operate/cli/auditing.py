@@ -18,7 +18,7 @@ _BULK = (
 )
 """Commands on many tasks: a line at the beginning, and one at the end."""
 _TOLD = (
-    *("capacity", "ttl", "ttr", "pri", "key_concurrency", "weights", "retain_s", "attempts", "backoff"),
+    *("capacity", "ttl", "ttr", "pri", "key_concurrency", "retain_s", "attempts", "backoff"),
     *("result_ttl", "without", "kind", "codec", "partitions", "number", "slots", "rate", "per", "burst"),
     *("per_key", "rate_per_s", "into", "limit", "error", "count", "everything", "every", "expression"),
     *("timezone", "missed", "paused", "targets", "mend", "maxlock", "receipts", "remove", "dropped"),
@@ -75,7 +75,8 @@ class Audited:
         return self._trail(self._deed._replace(subject=id_.partition(SEPARATOR)[0], tasks=1))
 
     def counts(self, tasks: int) -> None:
-        self._trails[-1].tasks = tasks
+        for trail in self._trails[-1:]:  # none in a dry run
+            trail.tasks = tasks
 
     def _end(self, stopped: bool = False) -> None:
         for trail in self._trails:

@@ -36,7 +36,7 @@ from fdbqueue.operate.cli.frame import (
     values_of,
     yes_option,
 )
-from fdbqueue.operate.cli.redacting import seen
+from fdbqueue.operate.cli.redacting import require_open, seen, seen_text
 from fdbqueue.operate.cli.session import CREATE_DATABASE
 from fdbqueue.operate.cli.show import Cell, Row, cell_of, columns, paged, span, task_row, time_in, told_data
 from fdbqueue.operate.cli.wording import line_of
@@ -128,6 +128,7 @@ def keys(here: Here, name: str, key: str | None, text: bool, count: int) -> None
     """
     with here.database() as database:
         if key is not None:
+            require_open("--key", "limits")
             one = Limit.open_key(database, name, key_in(key, text), root=here.root)
             _show_holders(here, one, f"the key {one.key!r} uses {one.used}; {one.free} may start now")
             return
@@ -146,7 +147,8 @@ def delete_limit(here: Here, name: str) -> None:
 
 def _limit_row(found: Limit | LimitKey) -> Row:
     """A limit or a key in a list: the holders are those of `show`, and of `keys --key`."""
-    return {name: value for name, value in asdict(found).items() if name != "holders"}
+    row = {name: value for name, value in asdict(found).items() if name != "holders"}
+    return {name: seen("limits", value) if name == "key" else value for name, value in row.items()}
 
 
 def _told(found: Limit) -> str:
@@ -450,10 +452,13 @@ def _schedule_row(found: ScheduleStatus, now: float) -> Row:
     """Return a schedule as a row with the names of its attributes, and the time until it is due."""
     in_s = None if found.due is None else found.due - now
     options = {
-        name: seen(name, value) if name == "headers" else value for name, value in found.options.items()
+        name: seen(name, value) if name in ("headers", "key", "unique") else value
+        for name, value in found.options.items()
     }
-    data = told_data(seen("data", found.data))
-    return {**asdict(found), "data": data, "options": options, "in_s": in_s}
+    if isinstance(named := options.get("limits"), Mapping):
+        options["limits"] = {name: key and seen("limits", key) for name, key in named.items()}
+    told = {"data": told_data(seen("data", found.data)), "error": seen_text(found.error)}
+    return {**asdict(found), **told, "options": options, "in_s": in_s}
 
 
 def _time(seconds: float | None) -> str:

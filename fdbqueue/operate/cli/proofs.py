@@ -32,6 +32,7 @@ from fdbqueue.operate.cli.frame import (
     json_option,
     queue_names,
 )
+from fdbqueue.operate.cli.redacting import seen_check
 from fdbqueue.operate.cli.show import Row, columns, show
 from fdbqueue.operate.conformance import (
     Checked,
@@ -107,7 +108,7 @@ def doctor(here: Here, watch: float) -> None:
     except (CommandError, FdbQueueError) as error:
         text = error.message if isinstance(error, CommandError) else str(error)
         found, status = diagnosis_without(here.url, text), ERROR
-    rows = ({**asdict(check), "cure": in_this_place(check.cure)} for check in found.checks)
+    rows = ({**seen_check(check), "cure": in_this_place(check.cure)} for check in found.checks)
     here.show(rows, columns("severity", check="name", result="text", cure="cure"))
     if found.severity != Severity.FINE:
         click.get_current_context().exit(status)

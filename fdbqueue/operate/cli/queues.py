@@ -35,6 +35,7 @@ from fdbqueue.operate.cli.frame import (
     queue_options,
     yes_option,
 )
+from fdbqueue.operate.cli.redacting import seen
 from fdbqueue.operate.cli.session import CREATE_DATABASE, ELEMENT_KINDS, Place
 from fdbqueue.operate.cli.show import (
     PLAIN_EVERY_S,
@@ -191,7 +192,7 @@ def _noisy(place: Place, database: Database, definition: Definition) -> Row:
     if not is_kind(definition.kind):
         return {}
     found = noisy_keys(database, TaskQueue(database, place.registry, definition))
-    return {} if found is None else {"noisy": [asdict(one) for one in found]}
+    return {} if found is None else {"noisy": [{**asdict(one), "key": seen("key", one.key)} for one in found]}
 
 
 def _statistic_lines(row: Row) -> list[Row]:

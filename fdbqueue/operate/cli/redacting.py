@@ -1,10 +1,11 @@
 """Redaction on the command line: $FDBQUEUE_REDACT names the paths that looks hide, with commas between.
 
-`take`, `get` and `work` hand tasks to their consumers, and hide nothing.
+`take`, `get` and `work` hand tasks to their consumers whole.
 """
 
 import os
 from collections.abc import Sequence
+from dataclasses import asdict
 from functools import lru_cache
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
@@ -15,14 +16,16 @@ from fdbqueue.operate.cli.exits import Refused
 
 if TYPE_CHECKING:
     from fdbqueue.core.redaction import Redaction
+    from fdbqueue.operate.checks import Check
 
 VARIABLE = "FDBQUEUE_REDACT"
 _MADE = "fdbqueue.core.redaction:redaction_of"
 """A name, imported at its first use: most commands have nothing to hide."""
+HIDDEN = "***"
 
 
 def in_environment() -> "Redaction | None":
-    """Raises: InvalidArgument for a variable that names another path than of data, headers or a result."""
+    """Raises: InvalidArgument for a variable that names another path than of a task or a result."""
     return _of_text(os.environ.get(VARIABLE, ""))
 
 
@@ -42,9 +45,24 @@ def seen_failures(task: Task, failures: Sequence[Failure]) -> Sequence[Failure]:
 
 
 def seen(path: str, value: Any) -> Any:
-    """Return a value without its hidden parts; `path` is "data" or "result"."""
+    """Return a value without its hidden parts; `path` is the first part of theirs."""
     redaction = in_environment()
     return value if redaction is None else redaction.value(path, value)
+
+
+def seen_text(text: str | None) -> str | None:
+    """Return a text that may tell a part of an unknown task: hidden by any redaction."""
+    return HIDDEN if text and in_environment() is not None else text
+
+
+def seen_check(check: "Check") -> dict[str, Any]:
+    """Return a result of a diagnosis as a row, without errors and keys that are hidden."""
+    row = asdict(check)
+    hidden = {"error": seen_text(check.data.get("error")), "key": seen("key", check.data.get("key"))}
+    for name in hidden.keys() & check.data.keys():
+        row["text"] = row["text"].replace(check.data[name], hidden[name])
+        row["data"][name] = hidden[name]
+    return row
 
 
 def require_open(what: str, path: str = "") -> None:

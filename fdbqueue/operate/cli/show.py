@@ -24,7 +24,7 @@ from fdbqueue.core.visible import span as span
 from fdbqueue.core.visible import visible
 from fdbqueue.operate import cli as late_cli
 from fdbqueue.operate.cli.exits import LineWriter, require_stdout, say
-from fdbqueue.operate.cli.redacting import in_environment, seen_failures
+from fdbqueue.operate.cli.redacting import in_environment, seen, seen_failures
 from fdbqueue.operate.cli.session import ELEMENT_KINDS, Place
 from fdbqueue.operate.cli.wording import line_of
 from fdbqueue.queues import recipe
@@ -205,7 +205,7 @@ def _options_of(definition: Definition) -> dict[str, Any]:
     usual = Settings().to_options()
     given = as_given(definition.options)
     if given.get("weights"):
-        given["weights"] = {cell_of(key): weight for key, weight in given["weights"].items()}
+        given["weights"] = {cell_of(seen("key", key)): weight for key, weight in given["weights"].items()}
     return {name: value for name, value in given.items() if value != usual.get(name)}
 
 

@@ -36,7 +36,7 @@ from fdbqueue.operate.cli.frame import (
     queue_argument,
     yes_option,
 )
-from fdbqueue.operate.cli.redacting import in_environment, seen
+from fdbqueue.operate.cli.redacting import in_environment, require_open, seen
 from fdbqueue.operate.cli.show import (
     STATES,
     Row,
@@ -75,10 +75,15 @@ def ended(here: Here, queue: str, ids: tuple[str, ...], key: str | None, as_text
         of_key = None if key is None else (key_of(key, as_text),)
     except ValueError as reason:
         raise click.BadParameter(str(reason), param_hint="--key") from None
+    if key is not None:
+        require_open("--key", "key")
     with here.tasks(queue) as (database, found):
         tasks = _with_ids(database, found, ids) if ids else _last(database, found, of_key, count)
         now = database.runtime.now
-        rows = ({**asdict(task), "ago_s": max(0.0, now() - task.ended)} for task in tasks)
+        rows = (
+            {**asdict(task), "key": seen("key", task.key), "ago_s": max(0.0, now() - task.ended)}
+            for task in tasks
+        )
         here.show(rows, ENDED_COLUMNS)
 
 

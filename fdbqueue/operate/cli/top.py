@@ -18,6 +18,7 @@ from fdbqueue.operate.backlog import Backlog, Pace, phrase
 from fdbqueue.operate.cli.beside import allowed
 from fdbqueue.operate.cli.frame import Here, SecondsRange, cli, command, queue_names
 from fdbqueue.operate.cli.lasting import LASTED, times_row
+from fdbqueue.operate.cli.redacting import seen, seen_text
 from fdbqueue.operate.cli.session import Place
 from fdbqueue.operate.cli.show import (
     HELD_COLUMNS,
@@ -37,7 +38,7 @@ from fdbqueue.operate.cli.show import (
 )
 from fdbqueue.operate.cli.terminal import table_of
 from fdbqueue.operate.cli.wording import line_of
-from fdbqueue.operate.figures import Figures, GroupsFigures
+from fdbqueue.operate.figures import Figures, GroupsFigures, ScheduleFigures
 from fdbqueue.operate.overview import Overview
 from fdbqueue.tasks.looking import KeyStatistics
 from fdbqueue.tasks.options import is_kind, kind_named
@@ -153,7 +154,7 @@ class Samples:
             times = {key_bytes(one.key): one.times for one in tasks.busiest}
             row["keys"] = [_key_row(one, times) for one in run(self._database, see)]
         row["limits"] = [asdict(one) for one in self.figures.limits if name in one.queues]
-        row["schedules"] = [asdict(one) for one in self.figures.schedules if one.queue == name]
+        row["schedules"] = [_schedule_row(one) for one in self.figures.schedules if one.queue == name]
         if self._with_held:
             row["held"] = held_rows(self._database, queue, HELD_SHOWN) if row["taken"] else []
         row["workers"] = len(workers(self._database, name, root=self._place.root))
@@ -172,7 +173,7 @@ class Samples:
 
 
 def _screen(queues: list[Row], found: list[Row], figures: Figures) -> RenderableType:
-    schedules = [{**asdict(one), "now": figures.now} for one in figures.schedules]
+    schedules = [{**_schedule_row(one), "now": figures.now} for one in figures.schedules]
     schedules.sort(key=lambda row: (-row["late_s"], row["due"] or float("inf")))
     groups = [_groups_row(figures.groups)] if figures.groups.unfinished else []
     shown: list[tuple[list[Row], Columns]] = [
@@ -188,8 +189,12 @@ def _screen(queues: list[Row], found: list[Row], figures: Figures) -> Renderable
     return Group(*(part for table in tables for part in (table, Text())))
 
 
+def _schedule_row(found: ScheduleFigures) -> Row:
+    return {**asdict(found), "error": seen_text(found.error)}
+
+
 def _key_row(found: KeyStatistics, times: Mapping[bytes, Times | None]) -> Row:
-    row = asdict(found)
+    row = {**asdict(found), "key": seen("key", found.key)}
     oldest = row.pop("oldest")
     row["times"] = times_row(times.get(key_bytes(found.key)))
     return {**row, "waits_s": None if oldest is None else oldest["age_s"]}

@@ -29,6 +29,7 @@ from fdbqueue.operate.cli import execute
 from fdbqueue.operate.cli.execute import STDERR
 from fdbqueue.operate.cli.exits import DONE, REFUSED, CommandError, ReaderGone, look_in_working_directory, say
 from fdbqueue.operate.cli.frame import Attempts, Here, Pauses, SecondsRange, cli, command, queue_names
+from fdbqueue.operate.cli.redacting import in_environment
 from fdbqueue.operate.cli.session import ELEMENT_KINDS, Place
 from fdbqueue.operate.cli.show import PLAIN_EVERY_S, span, stdout_of
 from fdbqueue.operate.cli.wording import line_of
@@ -225,6 +226,8 @@ class Progress:
             for task in queue.tasks(tr, TaskState.READY, 1):
                 with suppress(TaskNotFound, RecordUnreadable):  # a task whose ttl is over, or a damaged one
                     found = queue.explain(tr, task)
+                    redaction = in_environment()
+                    found = found if redaction is None else redaction.explanation(found)
                     return found if found.reached else None
         return None
 
@@ -234,6 +237,12 @@ def _told(counts: dict[str, Any]) -> str:
     names = ("failed", "snoozed", "buried", "lost", "cancelled")
     wrong = [f"{counts[name]:,} {name}" for name in names if counts[name]]
     return ", ".join([f"{counts['done']:,} done", *wrong])
+
+
+def _hidden() -> tuple[str, ...]:
+    """The paths that the log hides."""
+    redaction = in_environment()
+    return () if redaction is None else redaction.paths
 
 
 COUNT = click.IntRange(min=1)
@@ -346,7 +355,7 @@ def work(
     if executes:
         options |= {"argument": _argument(here, command or [], into, options)}
     options["threads"] = options["threads"] or (1 if executes else 8)
-    options["log_level"] = log_level or ("error" if quiet else "info")
+    options |= {"log_level": log_level or ("error" if quiet else "info"), "redact": _hidden()}
     if here.as_json:
         options["stdout"] = STDERR
     weighted = _weighted(queues, weights)
@@ -360,7 +369,7 @@ def work(
             _require_results(here, database, into, create)
         prints = executes and into is None
         with (
-            logging_at(options["log_level"]),
+            logging_at(options["log_level"], options["redact"]),
             Progress(here, database, queues, here.signals, here.as_json, prints, quiet) as progress,
         ):
 

@@ -31,7 +31,7 @@ from fdbqueue.core.arguments import checked_instance
 from fdbqueue.core.database import as_database
 from fdbqueue.core.errors import FdbQueueError, InvalidArgument
 from fdbqueue.core.logger import logger
-from fdbqueue.core.redaction import Redaction
+from fdbqueue.core.redaction import KEYS, Redaction
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.core.seam import AnyDatabase
 from fdbqueue.core.visible import shown
@@ -233,8 +233,8 @@ def open_filters(search: Mapping[str, str], redaction: Redaction | None) -> dict
         filters = filters_of(search)
     except ValueError as reason:
         raise FormRefused(f"{reason}.", 400) from None
-    for name in filters:
-        if redaction is not None and name.split(".")[0] in FOUND_IN and redaction.meets(name):
+    for name, value in filters.items():
+        if redaction is not None and name.split(".")[0] in FOUND_IN and redaction.meets(name, value):
             raise FormRefused(NO_FIND, 403)
     return filters
 
@@ -289,7 +289,7 @@ class Drivers:
 NO_ACTION = "There is no such action."
 NO_SEARCH = "Parts of the failures are hidden from you, so you may not search their texts."
 NO_FIND = "Parts of the tasks there are hidden from you, so you may not search them."
-FOUND_IN = ("data", "headers")
+FOUND_IN = ("data", "headers", *KEYS)
 READ_ONLY = "This dashboard is read-only: `fdbqueue dashboard --write` changes queues."
 
 

@@ -54,6 +54,8 @@ class Shell:
     base: str
     """The path under which the dashboard is mounted; empty for the root of its server."""
     write: bool
+    mode: str
+    """The actions that the reader may take, in a few words."""
     csrf: str
     theme: str
     """"light" or "dark", as the reader has chosen; empty for the theme of the system."""
@@ -100,6 +102,7 @@ class Renderer:
         return Shell(
             request.scope.get("root_path", ""),
             self._roles.write if queue is None else self._roles.may(request, ACT, queue),
+            self._roles.told(request, queue),
             self._access.csrf(cookie),
             theme_in(request),
             self._place,

@@ -5,6 +5,7 @@ The program decides by two functions. One that raises, or answers something else
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any, TypeVar
 
 import msgspec
@@ -14,15 +15,17 @@ from fdbqueue.core import limits
 from fdbqueue.core.arguments import checked_function
 from fdbqueue.core.logger import logger
 from fdbqueue.core.redaction import HIDDEN, Redaction, redaction_of, whole
-from fdbqueue.core.visible import shown
+from fdbqueue.core.task import Explanation
+from fdbqueue.core.visible import shown, visible
 from fdbqueue.operate.audit import AuditLine
 from fdbqueue.operate.dashboard.guard import FormRefused, address_of
 from fdbqueue.operate.dashboard.looks import ChronicleLook, DeadLook, History, QueueLook, TaskLook
 from fdbqueue.operate.dashboard.views import QueuesView, queues_view
 from fdbqueue.operate.figures import Figures, GroupsFigures
 from fdbqueue.tasks.redrive import Redrive
+from fdbqueue.tasks.rows import command
 
-LOOK, PAYLOADS, ACT, PURGE = "look", "payloads", "act", "purge"
+ACTIONS = LOOK, PAYLOADS, ACT, PURGE = "look", "payloads", "act", "purge"
 Authorize = Callable[[Request, str, str | None], bool]
 """Given a request, an action and a queue: true allows it. The queue is None for limits, groups, and all that
 belongs to no queue.
@@ -59,6 +62,13 @@ class Roles:
             what = {LOOK: "look at", PAYLOADS: "see, find or edit data of", ACT: "act on", PURGE: "purge"}
             raise FormRefused(f"You may not {what[action]} this queue.", 403)
 
+    def told(self, request: Request, queue: str | None) -> str:
+        """The actions that the request may take on the queue; empty for a page of many queues."""
+        if self.authorize is None:
+            return "Actions on" if self.write else "Read-only"
+        allowed = [one for one in ACTIONS if queue is not None and self.may(request, one, queue)]
+        return f"You may {', '.join(allowed)}" if allowed else ""
+
     def actor(self, request: Request) -> str:
         """The name for the audit and the log. Raises: FormRefused if the program gives none."""
         if self.name is None:
@@ -73,7 +83,7 @@ class Roles:
             _log.error("actor must return a text, so an action is refused")
         raise FormRefused("This dashboard does not know your name.", 403)
 
-    def redaction_for(self, request: Request, queue: str) -> Redaction | None:
+    def redaction_for(self, request: Request, queue: str | None) -> Redaction | None:
         return self.redaction if self.may(request, PAYLOADS, queue) else whole()
 
     def seen(self, request: Request, queue: str, look: Look) -> Look:
@@ -82,14 +92,34 @@ class Roles:
         if isinstance(look, QueueLook | DeadLook) and look.redrive is not None and look.redrive.into:
             into = self._name(request, look.redrive.into)
             look = replace(look, redrive=replace(look.redrive, into=into))
+        if isinstance(look, TaskLook) and look.explanation is not None:
+            look = replace(look, explanation=self._explained(request, look.explanation))
         return look
+
+    def _explained(self, request: Request, found: Explanation) -> Explanation:
+        """Its reasons name tasks of other queues, which hold a limit, or the threads of its workers."""
+        holders = ((one.task, one.queue) for limit in found.reached for one in limit.holders)
+        named = {*holders, *((run.id, run.queue) for run in found.runs)}
+        spelled = [
+            form
+            for id_, queue in named
+            if self._name(request, queue) == HIDDEN
+            for name in (visible(queue), repr(visible(queue)))
+            for form in (f"{id_} of {name}", command(queue, "explain", id_))
+        ]
+
+        def seen(text: str) -> str:
+            return reduce(lambda told, form: told.replace(form, HIDDEN), spelled, text)
+
+        reasons = tuple(replace(one, text=seen(one.text), cure=seen(one.cure)) for one in found.reasons)
+        return replace(found, reasons=reasons)
 
     def _name(self, request: Request, queue: str) -> str:
         return queue if self.may(request, LOOK, queue) else HIDDEN
 
     def view(self, request: Request, view: QueuesView, history: History) -> QueuesView:
         """The first page with the queues that the request may look at."""
-        if self.authorize is None:
+        if self.authorize is None and self.redaction is None:
             return view
         return queues_view(self._seen(request, view.figures), history.trend)
 
@@ -107,7 +137,13 @@ class Roles:
                 replace(one, queues=tuple(name for name in one.queues if name in known))
                 for one in (figures.limits if beside else ())
             ),
-            schedules=tuple(one for one in figures.schedules if self.may(request, LOOK, one.queue or None)),
+            schedules=tuple(
+                replace(one, error=HIDDEN)
+                if one.error and self.redaction_for(request, one.queue or None)
+                else one
+                for one in figures.schedules
+                if self.may(request, LOOK, one.queue or None)
+            ),
             groups=figures.groups if beside else GroupsFigures(),
         )
 
@@ -137,8 +173,14 @@ def hidden_in(look: Look, redaction: Redaction | None) -> Look:
     if isinstance(look, TaskLook):
         return _in_task(look, redaction)
     if isinstance(look, QueueLook):
-        tasks = [redaction.task(task) for task in look.tasks]
-        return replace(look, tasks=tasks, redrive=_redrive(look.redrive))
+        return replace(
+            look,
+            tasks=[redaction.task(task) for task in look.tasks],
+            ended=[replace(one, key=redaction.key("key", one.key)) for one in look.ended],
+            keys=[replace(one, key=redaction.key("key", one.key)) for one in look.keys],
+            redrive=_redrive(look.redrive),
+            **_without_weights(look) if redaction.hides("key") else {},
+        )
     letters = [
         replace(
             one,
@@ -157,11 +199,18 @@ def hidden_in(look: Look, redaction: Redaction | None) -> Look:
 
 def _in_task(look: TaskLook, redaction: Redaction) -> TaskLook:
     if look.explanation is None:
-        return look
+        ended = look.ended and replace(look.ended, key=redaction.key("key", look.ended.key))
+        return replace(look, ended=ended)
     failures = redaction.failures(look.explanation.task, look.failures)
     seen = redaction.explanation(look.explanation)
     is_editable = seen.task.data == look.explanation.task.data
     return replace(look, explanation=seen, failures=failures, is_editable=is_editable)
+
+
+def _without_weights(look: QueueLook) -> dict[str, Any]:
+    """The options of the queue and their changes, without those that name task keys."""
+    changes = [one for one in look.alterations if "weights" not in one.changes]
+    return {"options": {**look.options, "weights": None}, "alterations": changes}
 
 
 def _redrive(found: Redrive | None) -> Redrive | None:
