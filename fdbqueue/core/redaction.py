@@ -10,15 +10,13 @@ changes.
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from functools import reduce
 from itertools import chain
 from typing import Any
 
 from fdbqueue.core.errors import InvalidArgument
 from fdbqueue.core.logger import logger
-from fdbqueue.core.task import Explanation, Failure, ReachedLimit, Task, Why
+from fdbqueue.core.task import Explanation, Failure, Task, Why
 from fdbqueue.core.unreadable import Unreadable
-from fdbqueue.core.visible import visible
 
 HIDDEN = "***"
 KEYS = ("key", "unique", "group", "limits")
@@ -78,14 +76,9 @@ class Redaction:
         """The function that hides values of this task in a text."""
         if self.is_whole or self._is_closed("data", task.data):
             return lambda text: HIDDEN if text else text
-        keys = {
-            "key": task.key,
-            "unique": task.unique,
-            "group": task.groups,
-            "limits": [*task.limits.values()],
-        }
-        parts = {"headers": dict(task.headers), "data": task.data, **keys}
-        leaves = chain.from_iterable(self._leaves(path, value) for path, value in parts.items())
+        keys = zip(KEYS, (task.key, task.unique, task.groups, [*task.limits.values()]), strict=True)
+        parts = (("headers", dict(task.headers)), ("data", task.data), *keys)
+        leaves = chain.from_iterable(self._leaves(path, value) for path, value in parts)
         spelled = sorted({form for leaf in leaves for form in _forms(leaf)}, key=len, reverse=True)
 
         def hide(text: str) -> str:
@@ -105,15 +98,11 @@ class Redaction:
         # A reason may have cut the text of a failure within a hidden value.
         hidden: dict[Why, Callable[[str], str]]
         hidden = {Why.HANDED_OFF: hide, Why.BURIED: hide if last == failed else lambda _: HIDDEN}
-        hidden[Why.LIMIT_REACHED] = self._without_keys(found.reached)
+        if any(limit.key is not None for limit in found.reached):
+            hidden[Why.LIMIT_REACHED] = hide
         reasons = tuple(replace(one, text=hidden.get(one.why, str)(one.text)) for one in found.reasons)
         reached = tuple(replace(limit, key=self.key("limits", limit.key)) for limit in found.reached)
         return replace(found, task=self.task(found.task), last_failure=last, reasons=reasons, reached=reached)
-
-    def _without_keys(self, reached: Iterable[ReachedLimit]) -> Callable[[str], str]:
-        keys = (limit.key for limit in reached if self.key("limits", limit.key) != limit.key)
-        spelled = [f"the key {visible(repr(key))}" for key in keys]
-        return lambda text: reduce(lambda told, key: told.replace(key, f"the key {HIDDEN}"), spelled, text)
 
     def meets(self, path: str, value: Any = None) -> bool:
         """True if the value at that path is hidden, or may have a hidden part: numbers in it are those of

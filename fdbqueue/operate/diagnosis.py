@@ -6,7 +6,7 @@ and those that no process passes.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from math import ceil
@@ -204,6 +204,7 @@ class SeenHolders:
     dead: int
     queue: str
     """That of the first dead one; empty without one."""
+    key: str = ""
 
 
 def see_holders(database: Database, keys: RootKeys, figures: Figures) -> dict[str, list[SeenHolders]]:
@@ -236,9 +237,10 @@ def _key_holders(tr: Transaction, keys: RootKeys, name: str, now: float) -> list
     asked = [(key, ask_holders(tr.snapshot, of_limit, key)) for key in first]
     told = f"the limit {name}, of tasks that name it without a key,"
     found = [_seen(tr, keys, told, keyless(), now)] if of_no_key().is_full else []
+    named = [(repr(shown_key(key)), reply) for key, reply in asked]
     return found + [
-        _seen(tr, keys, f"the key {shown_key(key)!r} of the limit {name}", reply(), now)
-        for key, reply in asked
+        replace(_seen(tr, keys, f"the key {key} of the limit {name}", reply(), now), key=key)
+        for key, reply in named
     ]
 
 
@@ -272,7 +274,8 @@ def _of_limit(limit: LimitFigures, holders: Sequence[SeenHolders]) -> Iterator[C
             f" of dead sessions, such as one of {found.queue}"
         )
         cure = "Start a worker, or any program that takes: it ends the sessions of dead processes."
-        yield warning(LIMITS, text, cure, limit=name, dead=found.dead, waiting=limit.waiting)
+        key = {"key": found.key} if found.key else {}
+        yield warning(LIMITS, text, cure, limit=name, dead=found.dead, waiting=limit.waiting, **key)
 
 
 def _without_rule(limit: LimitFigures) -> Check:

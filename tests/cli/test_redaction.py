@@ -8,6 +8,8 @@ from fdbqueue import Failure, Queue, TaskQueue
 from fdbqueue.core.errors import InvalidArgument
 from fdbqueue.core.redaction import HIDDEN, redaction_of, whole
 from fdbqueue.core.task import Task, TaskState
+from fdbqueue.operate.checks import warning
+from fdbqueue.operate.cli.redacting import seen_check
 from tests.cli.shell import Within
 from tests.support import wait_until
 
@@ -215,6 +217,17 @@ def test_a_short_form_of_a_failure_tells_no_part(program: Within) -> None:
                 assert not [one for one in found.reasons if "4111" in one.text or "5555" in one.text]
         waiting = whole().explanation(queue.explain(db, queue.put(db, 1)))
         assert waiting.reasons[0].text == queue.explain(db, waiting.task).reasons[0].text
+
+
+def test_a_diagnosis_tells_no_hidden_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits = warning("queues", "q has tasks of the key sesame", "", queue="q", key="sesame")
+    full = warning("limits", "the key 'sesame' of the limit api is full", "", limit="api", key="'sesame'")
+    monkeypatch.setenv("FDBQUEUE_REDACT", "key,limits")
+    told = [seen_check(one) for one in (waits, full)]
+    assert [one["text"].count(HIDDEN) for one in told] == [1, 1]
+    assert "sesame" not in repr(told)
+    monkeypatch.setenv("FDBQUEUE_REDACT", "limits")
+    assert "sesame" in seen_check(waits)["text"]
 
 
 def test_a_redrive_and_an_element_hide_their_texts(program: Within, monkeypatch: pytest.MonkeyPatch) -> None:

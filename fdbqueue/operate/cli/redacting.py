@@ -58,7 +58,8 @@ def seen_text(text: str | None) -> str | None:
 def seen_check(check: "Check") -> dict[str, Any]:
     """Return a result of a diagnosis as a row, without errors and keys that are hidden."""
     row = asdict(check)
-    hidden = {"error": seen_text(check.data.get("error")), "key": seen("key", check.data.get("key"))}
+    path = "limits" if "limit" in check.data else "key"
+    hidden = {"error": seen_text(check.data.get("error")), "key": seen(path, check.data.get("key"))}
     for name in hidden.keys() & check.data.keys():
         row["text"] = row["text"].replace(check.data[name], hidden[name])
         row["data"][name] = hidden[name]

@@ -5,7 +5,6 @@ The program decides by two functions. One that raises, or answers something else
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
 from typing import Any, TypeVar
 
 import msgspec
@@ -98,18 +97,16 @@ class Roles:
 
     def _explained(self, request: Request, found: Explanation) -> Explanation:
         """Its reasons name tasks of other queues, which hold a limit, or the threads of its workers."""
-        holders = ((one.task, one.queue) for limit in found.reached for one in limit.holders)
-        named = {*holders, *((run.id, run.queue) for run in found.runs)}
-        spelled = [
-            form
-            for id_, queue in named
-            if self._name(request, queue) == HIDDEN
-            for name in (visible(queue), repr(visible(queue)))
-            for form in (f"{id_} of {name}", command(queue, "explain", id_))
-        ]
+        named = {(one.task, one.queue) for limit in found.reached for one in limit.holders}
+        named |= {(run.id, run.queue) for run in found.runs}
+        hidden = [(id_, queue) for id_, queue in named if self._name(request, queue) == HIDDEN]
 
         def seen(text: str) -> str:
-            return reduce(lambda told, form: told.replace(form, HIDDEN), spelled, text)
+            for id_, queue in hidden:
+                name = visible(queue)
+                for form in (f"{id_} of {name}", f"{id_} of {name!r}", command(queue, "explain", id_)):
+                    text = text.replace(form, HIDDEN)
+            return text
 
         reasons = tuple(replace(one, text=seen(one.text), cure=seen(one.cure)) for one in found.reasons)
         return replace(found, reasons=reasons)
