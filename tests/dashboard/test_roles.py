@@ -169,6 +169,7 @@ def test_the_trash_is_restored_and_emptied_by_who_may_purge(browser: Browser, db
     assert trash.listed(mail, db) == []
     told = [(line.action, line.tasks) for line in of(db) if line.phase == "ended"]
     assert told == [("trash-empty", 3), ("trash-restore", 3)]
+    assert browser.act(f"{path}/trash-restore") == "0 tasks restored."
 
 
 def test_refused_actions_change_nothing(browser: Browser, db: Database, ids: dict[str, str]) -> None:

@@ -167,7 +167,7 @@ def test_the_latest_purge_comes_first_and_ids_choose(b: Bench) -> None:
     assert trash.restore(b.queue, b.db, middle.id).tasks == 2
     assert trash.empty(b.queue, b.db, oldest.id) == 1
     assert [trash.restore(b.queue, b.db).tasks, lying(b)] == [3, []]
-    assert (trash.restore(b.queue, b.db).tasks, trash.empty(b.queue, b.db)) == (0, 0)
+    assert (trash.restore(b.queue, b.db), trash.empty(b.queue, b.db)) == (trash.Restored(0, 0, None), 0)
     for wrong in (oldest.id, "x"):
         with pytest.raises(InvalidArgument, match="the purge must be one that lies in the trash"):
             trash.restore(b.queue, b.db, wrong)

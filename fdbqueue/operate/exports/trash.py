@@ -242,14 +242,13 @@ def restore(
     Conflicts: as a put; another restore.
     Raises: InvalidArgument.
     """
-    so_far, target = Restored(), at_pace(database, "background")
-    for one in _one_of(queue, database, id_)[:1]:
-        so_far = Restored()
-        while so_far.after is not None and so_far.tasks < most:
-            call = partial(queue._once_in_all, target, "trash restore")
-            so_far = in_halves(call, _Restore(bytes.fromhex(one.id), so_far))
-            if progress is not None:
-                progress(so_far)
+    found = _one_of(queue, database, id_)
+    so_far = Restored(after=b"" if found else None)
+    call = partial(queue._once_in_all, at_pace(database, "background"), "trash restore")
+    while so_far.after is not None and so_far.tasks < most:
+        so_far = in_halves(call, _Restore(bytes.fromhex(found[0].id), so_far))
+        if progress is not None:
+            progress(so_far)
     return so_far
 
 
