@@ -12,6 +12,7 @@ from fdbqueue.core import limits
 from fdbqueue.core.errors import InvalidArgument, TrashFull
 from fdbqueue.operate.exports import trash
 from fdbqueue.operate.exports.trash import _Summary, too_many
+from fdbqueue.tasks.selected import ChangedTasks
 from fdbqueue.tasks.trashed import Emptying, over_us
 from tests.queue_support import faulty
 from tests.support import COMMIT_UNKNOWN, NOT_COMMITTED
@@ -138,6 +139,18 @@ def test_many_and_large_tasks_take_several_transactions(bench: MakeBench, set_li
     assert len(told) > 4
     assert [task.id for task in iter(b.take, None)] == ids
     assert rows(b) == []
+
+
+def test_a_purge_ends_beside_puts_that_go_on(b: Bench, set_limits: SetLimits) -> None:
+    set_limits(VERB_BATCH=2, LOOKED_THROUGH=2)
+    ids = [b.put(key=1) for _ in range(5)]
+
+    def more(so_far: ChangedTasks) -> None:
+        assert so_far.changed <= 6
+        b.queue.put_many(b.db, range(3), key=1)
+
+    assert purge(b, progress=more) == 5
+    assert (lying(b), b.counts("ready"), b.take().id in ids) == ([5], (9,), False)
 
 
 @pytest.mark.parametrize("fate", [(COMMIT_UNKNOWN, True), (COMMIT_UNKNOWN, False), (NOT_COMMITTED, False)])

@@ -109,7 +109,7 @@ def purge(
     look: int | None = None,
     most: int = limits.TRASH_TASKS_MAX,
 ) -> ChangedTasks:
-    """Move all tasks into the trash, or the waiting ones that match, as `TaskQueue.change` does.
+    """Move all tasks of now into the trash, or the waiting ones that match, as `TaskQueue.change` does.
 
     A record that cannot be read stays in the queue.
     Raises: TrashFull, before it removes anything if the number of all tasks tells so.
@@ -119,7 +119,9 @@ def purge(
     )
     keep = _Keep(name, actor, most)
     if where is None:
-        keep.require_room(queue.name, queue.statistics(database)["tasks"]["total"])
+        there = queue.statistics(database)["tasks"]["total"]
+        keep.require_room(queue.name, there)
+        look = max(1, there)  # what is put meanwhile has later ids, and stays
     chosen = selection_of(queue._shape, where or {}, None, "delete")
     edit = replace_fields(chosen.edit, edge=keep)
     selection = Selection(_All() if where is None else chosen.where, edit)
