@@ -117,7 +117,8 @@ def _found(data: Any, path: Sequence[str]) -> Any:
         if isinstance(data, Mapping):
             data = data.get(part, NOTHING)
         elif isinstance(data, list | tuple):
-            data = data[int(part)] if part.isdecimal() and int(part) < len(data) else NOTHING
+            is_place = part.isdecimal() and len(part) < 10 and int(part) < len(data)
+            data = data[int(part)] if is_place else NOTHING
         else:
             data = NOTHING if part.startswith("__") else getattr(data, part, NOTHING)
     return data

@@ -60,6 +60,7 @@ def test_tasks_match_by_each_filter_in_any_state(b: Bench) -> None:
     assert found(b, id=bad, key="a") == []
     assert found(b, id=[taken, bad, taken, "0" * 32]) == sorted([taken, bad])
     assert found(b, id=(late, bad, ready), state="delayed") == [late]
+    assert found(b, **{"data.to." + "0" * 5000: "ada"}) == []
 
 
 def test_a_change_has_the_same_filters(b: Bench) -> None:
