@@ -298,7 +298,8 @@ class Looks(TaskHandle):
 
         Filters named "id", "unique", "group", "class" and, in a queue of task keys, "key" have an index. With
         others, the call looks at all tasks by their ids: limits.SEARCHED_TASKS, or `look`. The `after` of the
-        answer is that of the call that goes on. Given a database, it uses bounded transactions. A task that
+        answer is that of the call that goes on. Given a database, it uses bounded transactions; in one, it
+        ends after limits.COUNTED_S. Data are bounded in bytes, so fewer tasks may be found. A task that
         changes meanwhile may be found or not.
         Reads: by snapshot.
         Conflicts: none.

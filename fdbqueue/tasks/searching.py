@@ -13,11 +13,12 @@ key that was read.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from typing import Any, NamedTuple
 
 from fdbqueue.core import limits
 from fdbqueue.core.arguments import checked_count
-from fdbqueue.core.database import at_pace
+from fdbqueue.core.database import at_pace, is_transaction
 from fdbqueue.core.page import checked_limit, no_place, place_bytes, place_text
 from fdbqueue.core.seam import DatabaseOrTransaction
 from fdbqueue.core.task import BURIED, DELAYED, READY, TAKEN, Task
@@ -61,19 +62,23 @@ class FoundTasks:
 def search(
     queue: TaskHandle, target: DatabaseOrTransaction, where: Any, after: Any, look: Any, most: Any
 ) -> FoundTasks:
-    """Run steps up to the end, or until `look` tasks have been looked at, or `most` found."""
+    """Run steps up to the end, or until `look` tasks have been looked at, `most` found, or as many as their
+    bytes allow; in one transaction, for limits.COUNTED_S.
+    """
     shape = queue._shape
     filters, room = where_of(shape, where, taken=True), checked_limit(most)
     left = limits.SEARCHED_TASKS if look is None else checked_count("look", look)
     found = FoundTasks(after=_checked_after(filters, shape.discipline, after))
     shape.codec.require()
+    now = queue._of(target).runtime.monotonic
+    until = now() + limits.COUNTED_S if is_transaction(target) else inf
     while True:
         most = min(left - found.looked_at, limits.LOOKED_THROUGH)
         step = Step(
             Selection(filters, Edit()), queue._of(target), ChangedTasks(), most, True, False, shows=True
         )
-        found = queue._see_all(target, partial(_found, step=step, so_far=found, room=room))
-        if found.after is None or found.looked_at == left or len(found.tasks) == room:
+        found, is_full = queue._see_all(target, partial(_found, step=step, so_far=found, room=room))
+        if found.after is None or found.looked_at == left or is_full or now() >= until:
             return found
         target = at_pace(target, "background")
 
@@ -93,8 +98,8 @@ def _has_index(where: Where, discipline: Any) -> bool:
     )
 
 
-def _found(changes: Sequence[Change], step: Step, so_far: FoundTasks, room: int) -> FoundTasks:
-    """What one transaction finds, behind `so_far`.
+def _found(changes: Sequence[Change], step: Step, so_far: FoundTasks, room: int) -> tuple[FoundTasks, bool]:
+    """What one step finds, behind `so_far`. True if the answer has no room for more, or their bytes.
 
     Reads: by snapshot the index, the tasks, and as many payloads as a page has.
     """
@@ -108,11 +113,12 @@ def _found(changes: Sequence[Change], step: Step, so_far: FoundTasks, room: int)
         rows, is_last = candidates(changes, where, after, most if where.names_tasks else step.most)
     looked_at, chosen = step.choose(changes, rows, few, None)
     is_end = is_last and looked_at == len(rows)
-    return FoundTasks(
+    found = FoundTasks(
         (*so_far.tasks, *_shown(changes, chosen)),
         so_far.looked_at + looked_at,
         None if is_end else place_text(rows[looked_at - 1].place),
     )
+    return found, len(chosen) == few or (bool(chosen) and looked_at < len(rows))
 
 
 def _shown(changes: Sequence[Change], chosen: Sequence[Chosen]) -> list[Task]:

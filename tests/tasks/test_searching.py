@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import fdbqueue
 from fdbqueue import Database, Failure, FoundTasks, Group, TaskQueue, aio, verify
 from fdbqueue.core import limits
+from fdbqueue.core.database import run
 from fdbqueue.core.errors import InvalidArgument, UnsupportedOption
 from tests.conftest import url_of
 from tests.tasks.partitions import MakeParted, moving_key
@@ -176,6 +177,25 @@ def test_a_search_of_data_is_bounded_by_look(b: Bench, set_limits: SetLimits) ->
     assert (answer.tasks, answer.looked_at) == ((), 4)
     answer = b.queue.search(b.db, {"data": 8}, after=answer.after, look=5)
     assert ([task.data for task in answer.tasks], answer.looked_at) == ([8], 5)
+
+
+def test_the_data_of_an_answer_are_bounded_in_bytes(b: Bench, set_limits: SetLimits) -> None:
+    set_limits(BATCH_BYTES_MAX=1000, LOOKED_THROUGH=4)
+    large = "x" * 400
+    for data in (large, large, large, 1, 2, 3):
+        b.put(data, key="a")
+    wheres: list[dict[str, Any]] = [{}, {"key": "a"}, {"data": large}, {"data": 3}]
+    assert [len(b.queue.search(b.db, where).tasks) for where in wheres] == [2, 2, 2, 1]
+    assert [len(whole(b.queue, b.db, where, most=50)) for where in wheres] == [6, 6, 3, 1]
+
+
+def test_a_search_in_a_transaction_ends_before_that_is_too_old(b: Bench, set_limits: SetLimits) -> None:
+    set_limits(COUNTED_S=0, LOOKED_THROUGH=3)
+    b.queue.put_many(b.db, range(9), key="a")
+    answer = run(b.db, lambda tr: b.queue.search(tr, {"data": 8}))
+    assert (answer.tasks, answer.looked_at) == ((), 3)
+    assert run(b.db, lambda tr: b.queue.search(tr, {"data": 8}, after=answer.after)).looked_at == 3
+    assert found(b, data=8) != []
 
 
 # A model.
