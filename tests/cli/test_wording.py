@@ -30,6 +30,8 @@ SAID = {
     "ended jobs abc": "ID must be the id of a task, not 'abc'",
     "put jobs 1 --after abc": "--after must be the id of a task, not 'abc'",
     "put jobs 1 --group abc": "--group must be the id of a group, not 'abc'",
+    "tasks jobs --where id=abc": "--where must be the id of a task, not 'abc'",
+    "bury jobs --where group=abc": "--where must be the id of a group, not 'abc'",
     "group show abc": "GROUP must be the id of a group, not 'abc'",
     "put jobs 1 --limit slots": "--limit must be left out, as the queue has no --task-limit",
     "put may 1 --limit starts": "--limit must be some of the names in the --task-limit of the queue: ",

@@ -25,7 +25,8 @@ from fdbqueue.operate.cli.exits import REFUSED, CommandError, Refused
 from fdbqueue.operate.cli.session import ELEMENT_KINDS, of_another_kind
 
 _ALIASES = {
-    "task": ("id_", "ids", "after"),
+    "task": ("id_", "ids", "where", "after"),
+    "group": ("where",),
     "limit": ("limits", "name"),
     "name": ("queue", "queues"),
     "shared_directory": ("shared",),
