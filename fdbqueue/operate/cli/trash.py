@@ -71,7 +71,7 @@ def empty(here: Here, queue: str, id_: str | None, yes: bool) -> None:
     """Remove a purge of QUEUE for good, or its whole trash."""
     with here.tasks(queue) as (database, found):
         if not yes:
-            there = sum(one.tasks for one in lying.listed(found, database) if id_ in (None, one.id))
+            there = sum(one.tasks for one in lying.listed(found, database, id_))
             raise Refused(f"empty would remove {counted(there, 'task')} for good: confirm with --yes")
         removed = lying.empty(found, database, id_)
         here.counts(removed)

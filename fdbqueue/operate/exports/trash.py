@@ -202,15 +202,11 @@ def purges(tr: ReadTransaction, keys: RootKeys, id_: int, now_us: int) -> list[P
     ]
 
 
-def listed(queue: TaskQueue, database: Database) -> list[Purge]:
-    """As `purges`."""
+def listed(queue: TaskQueue, database: Database, id_: str | None = None) -> list[Purge]:
+    """As `purges`; with an id that one alone. Raises: InvalidArgument."""
     shape, now_us = queue._shape, database.runtime.now_us()
-    return run(database, lambda tr: purges(tr.snapshot, shape.root, shape.definition.id, now_us))
-
-
-def _one_of(queue: TaskQueue, database: Database, id_: str | None) -> list[Purge]:
-    """The purge of that id; without one all, the latest first. Raises: InvalidArgument."""
-    found = [one for one in listed(queue, database) if id_ in (None, one.id)]
+    there = run(database, lambda tr: purges(tr.snapshot, shape.root, shape.definition.id, now_us))
+    found = [one for one in there if id_ in (None, one.id)]
     if id_ is not None and not found:
         raise InvalidArgument(name="the purge", wanted="one that lies in the trash", got=id_)
     return found
@@ -218,7 +214,7 @@ def _one_of(queue: TaskQueue, database: Database, id_: str | None) -> list[Purge
 
 def empty(queue: TaskQueue, database: Database, id_: str | None = None) -> int:
     """Clear a purge, or the whole trash. Return the number of its tasks. Raises: InvalidArgument."""
-    found = _one_of(queue, database, id_)
+    found = listed(queue, database, id_)
     for one in found:
         queue._once(at_pace(database, "background"), "trash empty", partial(_empty, bytes.fromhex(one.id)))
     return sum(one.tasks for one in found)
@@ -244,7 +240,7 @@ def restore(
     Conflicts: as a put; another restore.
     Raises: InvalidArgument.
     """
-    found = _one_of(queue, database, id_)
+    found = listed(queue, database, id_)
     so_far = Restored(after=b"" if found else None)
     call = partial(queue._once_in_all, at_pace(database, "background"), "trash restore")
     while so_far.after is not None and so_far.tasks < most:
