@@ -60,5 +60,5 @@ def test_a_task_whose_key_is_in_use_is_told(shop: Within) -> None:
     shop.run("put", "shop", "4", "--unique", "u")
     shop.run("truncate", "shop", "--yes")
     shop.run("put", "shop", "5", "--unique", "u")
-    told = "fdbqueue: 3 restored; 1 task left: the unique key is in use\n"
+    told = "fdbqueue: 3 restored; 1 task left: unique keys in use, or unreadable\n"
     assert shop.run("trash", "restore", "shop") == (0, "", told)

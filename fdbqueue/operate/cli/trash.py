@@ -62,7 +62,7 @@ def restore(here: Here, queue: str, id_: str | None) -> None:
 
     with here.tasks(queue) as (database, found), here.signals.deferred():
         done = lying.restore(found, database, id_, told)
-    left = f"; {counted(done.left, 'task')} left: the unique key is in use" if done.left else ""
+    left = f"; {counted(done.left, 'task')} left: unique keys in use, or unreadable" if done.left else ""
     here.tell(f"{done.tasks} restored{left}", {"queue": queue, "restored": done.tasks, "left": done.left})
 
 

@@ -130,7 +130,7 @@ def _stop_redrive(target: Target, _: Form) -> str:
 def _restore(target: Target, _: Form) -> str:
     done = trash.restore(target.tasks(), target.database, most=limits.KICKED_MAX)
     target.counts(done.tasks)
-    left = f" {counted(done.left, 'task')} stay: other tasks have their unique keys." if done.left else ""
+    left = f" {counted(done.left, 'task')} left: unique keys in use, or unreadable." if done.left else ""
     rest = "" if done.after is None else " Others are left: restore again."
     return f"{counted(done.tasks, 'task')} restored.{left}{rest}"
 
