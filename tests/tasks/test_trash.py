@@ -10,8 +10,10 @@ from fdb.subspace_impl import Subspace
 from fdbqueue import Database, Failure, Group, TaskQueue, verify
 from fdbqueue.core import limits
 from fdbqueue.core.errors import InvalidArgument, TrashFull
+from fdbqueue.core.partitions import home_of
 from fdbqueue.operate.exports import trash
 from fdbqueue.operate.exports.trash import _Summary, too_many
+from fdbqueue.tasks.options import key_bytes
 from fdbqueue.tasks.selected import ChangedTasks
 from fdbqueue.tasks.trashed import Emptying, over_us
 from tests.queue_support import faulty
@@ -78,10 +80,17 @@ def test_a_purge_with_filters_takes_waiting_tasks_only(b: Bench) -> None:
 def test_a_task_stays_while_another_has_its_unique_key(b: Bench) -> None:
     first, free = b.put("first", key=1, unique="u"), b.put(key=2)
     purge(b)
+    [before] = trash.listed(b.queue, b.db)
     second = b.put("second", key=1, unique="u")
     assert second != first
     assert trash.restore(b.queue, b.db) == trash.Restored(1, 1, None)
-    assert (b.state(free), lying(b)) == ("r", [1])
+    [rest] = trash.listed(b.queue, b.db)
+    assert (b.state(free), rest.tasks, rest.size_bytes < before.size_bytes, rest.actor) == (
+        "r",
+        1,
+        True,
+        "ann",
+    )
     b.queue.delete(b.db, second)
     assert trash.restore(b.queue, b.db).tasks == 1
     assert b.put("third", key=1, unique="u") == first
@@ -117,15 +126,19 @@ def test_tasks_of_all_kinds_are_taken_again(bench: MakeBench, kind: str) -> None
     assert sorted(found) == list(range(10))
 
 
+@pytest.mark.parametrize("count", [2, 5])
 @pytest.mark.parametrize("kind", ["utubettl", "fifottl"])
-def test_tasks_join_the_partitions_of_now(parted: MakeParted, kind: str) -> None:
+def test_tasks_join_the_partitions_of_now(parted: MakeParted, kind: str, count: int) -> None:
     b = parted(kind, partitions=3)
     ids = b.put_each(range(20))
     purge(b)
-    b.repartition(2)
+    b.repartition(count)
     b.settle()
     assert trash.restore(b.queue, b.db).tasks == 20
-    assert {*b.places().values()} <= {0, 1}
+    places = b.places()
+    assert {*places.values()} <= {*range(count)}
+    if b.keyed:
+        assert [places[id_] for id_ in ids] == [home_of(key_bytes(n), count) for n in range(20)]
     assert {task.id for task in iter(b.take, None)} == {*ids}
 
 
@@ -139,6 +152,15 @@ def test_many_and_large_tasks_take_several_transactions(bench: MakeBench, set_li
     assert len(told) > 4
     assert [task.id for task in iter(b.take, None)] == ids
     assert rows(b) == []
+
+
+def test_a_task_comes_back_with_all_its_pieces(bench: MakeBench, set_limits: SetLimits) -> None:
+    b = bench("fifo")
+    set_limits(TRASH_ROWS=4)
+    for _ in range(3):
+        b.put("x" * 250_000)  # in three pieces
+    purge(b)
+    assert trash.restore(b.queue, b.db) == trash.Restored(3, 0, None)
 
 
 def test_a_purge_ends_beside_puts_that_go_on(b: Bench, set_limits: SetLimits) -> None:
@@ -192,7 +214,7 @@ def test_a_sweep_clears_what_is_over(b: Bench) -> None:
     b.clock.advance(limits.TRASH_KEPT_S - 1)
     b.sweep()
     assert lying(b) == [1]
-    b.clock.advance(2)
+    b.clock.advance(1)
     assert (lying(b), trash.restore(b.queue, b.db).tasks) == ([], 0)
     b.sweep()
     assert rows(b) == []
