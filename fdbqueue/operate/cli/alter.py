@@ -1,7 +1,6 @@
 """The command `alter`: other options of a queue while it is used, and its last changes."""
 
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Any
 
 import click
@@ -17,7 +16,7 @@ from fdbqueue.operate.cli.frame import (
     queue_options,
 )
 from fdbqueue.operate.cli.queues import weight_of
-from fdbqueue.operate.cli.show import Row, columns
+from fdbqueue.operate.cli.show import Row, columns, moment_in
 from fdbqueue.operate.cli.wording import option_named
 from fdbqueue.tasks.altering import ALTERABLE, LASTING, Alteration
 
@@ -73,12 +72,8 @@ def _rows(one: Alteration) -> list[Row]:
     ]
 
 
-def _time(row: Row) -> str:
-    return datetime.fromtimestamp(row["at"], UTC).isoformat(timespec="seconds")
-
-
 COLUMNS = columns(
-    at=_time,
+    at=moment_in("at"),
     by="by",
     option=lambda row: flag_of(row["option"]).removeprefix("--"),
     before=lambda row: told_option(row["before"]),

@@ -7,7 +7,6 @@ their ends; tasks that are put at given times.
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -38,7 +37,19 @@ from fdbqueue.operate.cli.frame import (
 )
 from fdbqueue.operate.cli.redacting import require_open, seen, seen_text
 from fdbqueue.operate.cli.session import CREATE_DATABASE
-from fdbqueue.operate.cli.show import Cell, Row, cell_of, columns, paged, span, task_row, time_in, told_data
+from fdbqueue.operate.cli.show import (
+    Cell,
+    Row,
+    cell_of,
+    columns,
+    moment,
+    moment_in,
+    paged,
+    span,
+    task_row,
+    time_in,
+    told_data,
+)
 from fdbqueue.operate.cli.wording import line_of
 from fdbqueue.tasks.firing import MISSED, ScheduleStatus
 from fdbqueue.tasks.groups import Group, GroupProgress, list_groups
@@ -364,7 +375,7 @@ def show_schedule(here: Here, name: str) -> None:
     if here.as_json:
         here.print(row)
         return
-    shown = {**row, **{time: _time(row[time]) for time in TIMES_SHOWN}}
+    shown = {**row, **{time: moment(row[time]) for time in TIMES_SHOWN}}
     lines = [{"what": what, "value": cell_of(value)} for what, value in shown.items()]
     here.show(lines, columns("what", "value"))
 
@@ -444,7 +455,7 @@ def _opened(here: Here, name: str) -> Iterator[tuple[Database, Schedule]]:
 
 def _tell(here: Here, database: Database, found: Schedule, done: str) -> None:
     row = _schedule_row(found.status(database), database.runtime.now())
-    due = "" if row["due"] is None else f": due at {_time(row['due'])}, in {span(row['in_s'])}"
+    due = "" if row["due"] is None else f": due at {moment(row['due'])}, in {span(row['in_s'])}"
     here.tell(f"the schedule {found.name!r} {done}{due}", row)
 
 
@@ -461,10 +472,6 @@ def _schedule_row(found: ScheduleStatus, now: float) -> Row:
     return {**asdict(found), **told, "options": options, "in_s": in_s}
 
 
-def _time(seconds: float | None) -> str:
-    return "" if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
-
-
 def _times(row: Row) -> str:
     return str(row["expression"] or (f"every {row['every']:g} s" if row["every"] else ""))
 
@@ -472,6 +479,6 @@ def _times(row: Row) -> str:
 TIMES_SHOWN = ("created", "due", "last_due", "last_fired", "next_try")
 SCHEDULE_COLUMNS = {
     **columns("name", times=_times, **{"time zone": "timezone"}),
-    **columns("queue", "missed", due=lambda row: _time(row["due"]), **{"in": time_in("in_s")}),
+    **columns("queue", "missed", due=moment_in("due"), **{"in": time_in("in_s")}),
     **columns(put="fired", state=lambda row: str(row["error"] or ("paused" if row["paused"] else ""))),
 }

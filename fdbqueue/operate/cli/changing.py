@@ -88,7 +88,7 @@ def change_where(
     here: Here,
     queue: str,
     where: Pairs,
-    walk: Mapping[str, Any],
+    walk: dict[str, Any],
     *,
     verb: str | None = None,
     options: Mapping[str, Any] | None = None,
@@ -102,8 +102,8 @@ def change_where(
         try:
             with here.signals.deferred():
                 if into_trash and not is_dry_run:
-                    from_to = {"after": walk["after"], "look": walk["look"]}
-                    answer = late.trash.purged(found, database, filters, progress.tell, **from_to)
+                    del walk["dry_run"]
+                    answer = late.trash.purged(found, database, filters, progress=progress.tell, **walk)
                 else:
                     answer = found.change(database, filters, options, do=verb, progress=progress.tell, **walk)  # type: ignore[arg-type]
         except (Interrupted, FdbQueueError):
@@ -124,8 +124,9 @@ def filters_in(where: Pairs) -> dict[str, Any]:
 
 def purge_all(here: Here, database: Database, queue: "TaskQueue", there: int) -> int:
     """Move all tasks into the trash, step by step. Return their number."""
+    progress = _Progress(here, database, there).tell
     with here.signals.deferred():
-        return late.trash.purged(queue, database, None, _Progress(here, database, there).tell).changed
+        return late.trash.purged(queue, database, None, progress=progress).changed
 
 
 class _Progress:

@@ -9,6 +9,7 @@ from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict
+from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -95,6 +96,15 @@ def field(name: str) -> Cell:
 def time_in(name: str) -> Cell:
     """Return a column of one length of time in seconds."""
     return lambda row: span(row[name])
+
+
+def moment_in(name: str) -> Cell:
+    return lambda row: moment(row[name])
+
+
+def moment(seconds: float | None) -> str:
+    """A time as a date and a time of day, in UTC; empty for None."""
+    return "" if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
 
 
 def json_in(name: str, *, null: bool = False) -> Cell:

@@ -1,8 +1,6 @@
 """The commands `trash`: list what operators have purged, put it back, or remove it for good."""
 
-from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import Any
 
 import click
@@ -12,7 +10,7 @@ from fdbqueue.core.visible import counted
 from fdbqueue.operate.cli.auditing import actor_of
 from fdbqueue.operate.cli.exits import Refused
 from fdbqueue.operate.cli.frame import Here, command, group, queue_argument, yes_option
-from fdbqueue.operate.cli.show import Cell, Row, columns
+from fdbqueue.operate.cli.show import columns, moment_in
 from fdbqueue.operate.exports import trash as lying
 from fdbqueue.operate.exports.trash import Restored
 from fdbqueue.tasks.queue import TaskQueue
@@ -21,15 +19,9 @@ from fdbqueue.tasks.selected import ChangedTasks
 _purge_argument = click.argument("id_", required=False, metavar="[ID]")
 
 
-def purged(
-    queue: TaskQueue,
-    database: Database,
-    where: Mapping[str, Any] | None,
-    progress: Callable[[ChangedTasks], object],
-    **walk: Any,
-) -> ChangedTasks:
+def purged(queue: TaskQueue, database: Database, where: Any, **walk: Any) -> ChangedTasks:
     """Purge as the actor of the command line. `walk`: as in `lying.purge`."""
-    return lying.purge(queue, database, actor_of(database.runtime), where, progress=progress, **walk)
+    return lying.purge(queue, database, actor_of(database.runtime), where, **walk)
 
 
 @group("trash")
@@ -78,11 +70,6 @@ def empty(here: Here, queue: str, id_: str | None, yes: bool) -> None:
     here.tell(f"{removed} removed for good", {"queue": queue, "removed": removed})
 
 
-def _time(name: str) -> Cell:
-    def cell(row: Row) -> str:
-        return datetime.fromtimestamp(row[name], UTC).isoformat(timespec="seconds")
-
-    return cell
-
-
-COLUMNS = columns("id", at=_time("at"), until=_time("until"), **columns("actor", "tasks", bytes="size_bytes"))
+COLUMNS = columns(
+    "id", at=moment_in("at"), until=moment_in("until"), **columns("actor", "tasks", bytes="size_bytes")
+)

@@ -250,11 +250,11 @@ class TasksOf:
         unreadable = used - len(records)
         return Batch(lines, used, {**counts, "unreadable": unreadable} if unreadable else counts)
 
-    def lines(self, tr: Transaction, records: Sequence[Record]) -> tuple[list[ContentLine], Counts]:
+    def lines(self, tr: Transaction, records: Sequence[Record]) -> tuple[list[TaskLine], Counts]:
         """The lines of tasks. A cancelled task under a lease ends with that lease, and so it has none."""
         kept = [record for record in records if not record.cancelled_us]
         asked = [(self._free(record), self._ask(tr, record)) for record in kept]
-        lines: list[ContentLine] = [
+        lines = [
             TaskLine(
                 self._keys.partition,
                 record_to_bytes(record),

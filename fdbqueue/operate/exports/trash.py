@@ -12,6 +12,7 @@ The oldest purges make room for a later one. A purge that is too large alone end
 the other tasks in the queue. The trash is no part of an export.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from dataclasses import replace as replace_fields
@@ -22,12 +23,14 @@ from typing import Any, NamedTuple
 import msgspec
 
 from fdbqueue.core import limits
+from fdbqueue.core.codec import pieces_of
 from fdbqueue.core.database import Database, at_pace, run
 from fdbqueue.core.errors import InvalidArgument, TrashFull
 from fdbqueue.core.partitions import TIME_BYTES, Plan, home_of
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.rows import readable
 from fdbqueue.core.seam import KeyValue, ReadTransaction, Transaction
+from fdbqueue.core.task import TAKEN
 from fdbqueue.core.visible import counted
 from fdbqueue.operate.exports.exporting import TasksOf
 from fdbqueue.operate.exports.file import TaskLine
@@ -37,6 +40,7 @@ from fdbqueue.tasks.feature import REMOVED
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.tasks.rows import rows_of_features
 from fdbqueue.tasks.selected import (
+    EVERY,
     ChangedTasks,
     Selection,
     Where,
@@ -51,7 +55,6 @@ from fdbqueue.tasks.trashed import clear, over_us
 
 _RANDOM_BYTES = 4
 PURGE_BYTES, NUMBER_BYTES = TIME_BYTES + _RANDOM_BYTES, 4
-_PIECE_BYTES = limits.PAYLOAD_PIECE_BYTES_MAX
 
 
 class _Summary(msgspec.Struct, frozen=True, array_like=True):
@@ -91,13 +94,6 @@ class Restored:
     """The key of the last piece that it has looked at; None at the end."""
 
 
-class _All(Where):
-    """All tasks, taken ones too."""
-
-    def matches(self, record: Record, now_us: int) -> bool:  # noqa: ARG002  # all match
-        return True
-
-
 def purge(
     queue: TaskQueue,
     database: Database,
@@ -114,9 +110,8 @@ def purge(
     A record that cannot be read stays in the queue.
     Raises: TrashFull, before it removes anything if the number of all tasks tells so.
     """
-    name = database.runtime.now_us().to_bytes(TIME_BYTES, "big") + database.runtime.random_bytes(
-        _RANDOM_BYTES
-    )
+    runtime = database.runtime
+    name = runtime.now_us().to_bytes(TIME_BYTES, "big") + runtime.random_bytes(_RANDOM_BYTES)
     keep = _Keep(name, actor, most)
     if where is None:
         there = queue.statistics(database)["tasks"]["total"]
@@ -124,7 +119,8 @@ def purge(
         look = max(1, there)  # what is put meanwhile has later ids, and stays
     chosen = selection_of(queue._shape, where or {}, None, "delete")
     edit = replace_fields(chosen.edit, edge=keep)
-    selection = Selection(_All() if where is None else chosen.where, edit)
+    all_ = Where(EVERY | {TAKEN, ""})  # also those that have expired
+    selection = Selection(all_ if where is None else chosen.where, edit)
     paced = at_pace(database, "background")
     return changed(queue, paced, selection, begin(after), look_of(chosen, look), progress, dry_run=False)
 
@@ -156,12 +152,10 @@ class _Keep:
             clear(tr, keys, id_, over)
         tr.set(keys.purge(id_, self.purge), _encoded(found))
         tr.set(keys.trash_over(self.purge, id_), b"")
-        for value in values:
-            task = record_of(_line_of(value).record).id
-            for number in range(-(-len(value) // _PIECE_BYTES)):
-                name = task + number.to_bytes(NUMBER_BYTES, "big")
-                piece = value[number * _PIECE_BYTES : (number + 1) * _PIECE_BYTES]
-                tr.set(keys.trashed(id_, self.purge, name), piece)
+        for line, value in zip(lines, values, strict=True):
+            task = record_of(line.record).id
+            for number, piece in enumerate(pieces_of(value)):
+                tr.set(keys.trashed(id_, self.purge, task + number.to_bytes(NUMBER_BYTES, "big")), piece)
         change.discard(records, REMOVED)
         change.count("other")
         return [*records]
@@ -268,11 +262,13 @@ class _Restore:
         if summary is None:
             return replace_fields(self.so_far, after=None)
         read, is_last = self._read(tr, keys, id_, few)
-        free = _free(tr, changes[0], read)
-        _place(changes, free)
+        free, by_home = _free(tr, changes[0], read), defaultdict[int, list[TaskLine]](list)
         for one in free:
+            by_home[_home(changes[0].plan, one.line, one.record)].append(one.line)
             for key in one.keys:
                 tr.clear(key)
+        for number, lines in by_home.items():
+            place_tasks(changes[number], lines)
         size_bytes = summary.size_bytes - sum(one.size_bytes for one in free)
         rest = _Summary(summary.actor, summary.tasks - len(free), size_bytes)
         if rest.tasks > 0:
@@ -301,9 +297,9 @@ class _Kept(NamedTuple):
 
     keys: Sequence[bytes]
     size_bytes: int
-    line: TaskLine | None
-    """None if it cannot be read."""
-    record: Record | None
+    line: Any
+    record: Any
+    """None, as the line, if it cannot be read."""
 
 
 def _kept(pieces: Sequence[KeyValue]) -> _Kept:
@@ -322,15 +318,6 @@ def _free(tr: Transaction, change: Change, found: Iterable[_Kept]) -> list[_Kept
         if one.record is not None
     ]
     return [one for one, welcome in asked if all(ask() for ask in welcome)]
-
-
-def _place(changes: Sequence[Change], found: Iterable[_Kept]) -> None:
-    by_home: dict[int, list[TaskLine]] = {}
-    for _, _, line, record in found:
-        if line is not None and record is not None:
-            by_home.setdefault(_home(changes[0].plan, line, record), []).append(line)
-    for number, lines in by_home.items():
-        place_tasks(changes[number], lines)
 
 
 def _home(plan: Plan | None, line: TaskLine, record: Record) -> int:
