@@ -38,6 +38,7 @@ def test_each_field_finds_its_tasks(db: Database, ids: dict[str, str]) -> None:
             ('key=["<c>",1]', ["c"]),
             ("unique=5", ["c"]),
             ("unique=%225%22", []),
+            ('unique=["x",1]', []),
             ("class=Odd<1>", ["b"]),
             ("headers=t=b", ["b"]),
             ("data=name=ann", ["a", "b"]),
@@ -52,6 +53,7 @@ def test_each_field_finds_its_tasks(db: Database, ids: dict[str, str]) -> None:
         assert 'value="Odd&lt;1&gt;"' in page
         assert "Buried" in shown(page.partition('id="tasks"')[2])
         assert listed(browser.get(f"{PAGE}?state="), ids) == ["a", "c"]
+        assert "Looked at" not in browser.said(f"{PAGE}?state=buried")
 
 
 def test_a_pasted_id_leads_to_its_task(db: Database, ids: dict[str, str]) -> None:

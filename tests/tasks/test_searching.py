@@ -83,6 +83,14 @@ def test_a_found_task_is_as_it_is_now(b: Bench) -> None:
     assert b.queue.search(b.db, {"key": "a", "state": "delayed"}).tasks == ()
 
 
+def test_a_lease_that_is_over_is_found_until_a_sweep(bench: MakeBench) -> None:
+    b = bench("fifottl", ttr=5)
+    id_ = b.put()
+    b.take()
+    b.clock.advance(6)
+    assert [(one.id, one.state) for one in b.queue.search(b.db, {"state": "taken"}).tasks] == [(id_, "t")]
+
+
 def test_a_scope_that_is_over_has_no_task(b: Bench) -> None:
     queued, window = b.put(key=1, unique="q", scope="queued"), b.put(key=2, unique="w", scope=10)
     assert (found(b, unique="q"), found(b, unique="w")) == ([queued], [window])

@@ -1,6 +1,7 @@
 """The trash: purged tasks are kept for a day, and come back as they were."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import pairwise
 from types import ModuleType
 from typing import Any
@@ -10,7 +11,7 @@ from fdb.subspace_impl import Subspace
 
 from fdbqueue import Database, Failure, Group, TaskQueue, verify
 from fdbqueue.core import limits
-from fdbqueue.core.errors import InvalidArgument, TrashFull
+from fdbqueue.core.errors import InvalidArgument, QueueDropped, TrashFull
 from fdbqueue.core.partitions import home_of
 from fdbqueue.operate.exports import trash
 from fdbqueue.operate.exports.trash import _Summary, too_many
@@ -162,6 +163,52 @@ def test_a_task_comes_back_with_all_its_pieces(bench: MakeBench, set_limits: Set
         b.put("x" * 250_000)  # in three pieces
     purge(b)
     assert trash.restore(b.queue, b.db) == trash.Restored(3, 0, None)
+
+
+def test_a_restore_ends_at_its_bound_and_goes_on(b: Bench, set_limits: SetLimits) -> None:
+    assert (purge(b), lying(b)) == (0, [])
+    b.queue.put_many(b.db, range(5), key=1)
+    purge(b)
+    set_limits(VERB_BATCH=2)
+    first = trash.restore(b.queue, b.db, most=2)
+    assert (first.tasks, first.after is None, lying(b)) == (2, False, [3])
+    assert trash.restore(b.queue, b.db) == trash.Restored(3, 0, None)
+
+
+def test_a_purge_fills_the_trash_step_by_step(b: Bench, set_limits: SetLimits) -> None:
+    set_limits(VERB_BATCH=2)
+    b.queue.put_many(b.db, range(4), key=1)
+    assert (purge(b, most=4), lying(b)) == (4, [4])
+    assert trash.restore(b.queue, b.db).tasks == 4
+
+
+def test_a_restore_looks_at_each_task_once(b: Bench, set_limits: SetLimits) -> None:
+    set_limits(VERB_BATCH=1)
+    for _ in range(2):
+        b.queue.put_many(b.db, range(3), key=1)
+        b.put(key=2, unique="u")
+        b.put(key=2, unique="v")
+        purge(b)
+    b.put(key=2, unique="u")
+    b.put(key=2, unique="v")
+    assert trash.restore(b.queue, b.db) == trash.Restored(3, 2, None)
+
+
+@pytest.mark.parametrize("is_restore", [False, True])
+def test_a_drop_ends_a_purge_and_a_restore(bench: MakeBench, set_limits: SetLimits, is_restore: bool) -> None:
+    set_limits(VERB_BATCH=1, LOOKED_THROUGH=1)
+    b = bench("fifo")
+    b.queue.put_many(b.db, range(3))
+
+    def drop(_: Any) -> None:
+        TaskQueue.open(b.db, "bench").drop(b.db)
+
+    verb: Callable[..., Any] = partial(purge, b)
+    if is_restore:
+        verb()
+        verb = partial(trash.restore, b.queue, b.db)
+    with pytest.raises(QueueDropped):
+        verb(progress=drop)
 
 
 def test_a_purge_ends_beside_puts_that_go_on(b: Bench, set_limits: SetLimits) -> None:
