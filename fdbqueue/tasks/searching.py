@@ -68,7 +68,7 @@ def search(
     shape = queue._shape
     filters, room = where_of(shape, where, taken=True), checked_limit(most)
     left = limits.SEARCHED_TASKS if look is None else checked_count("look", look)
-    found = FoundTasks(after=_checked_after(filters, shape.discipline, after))
+    found = FoundTasks(after=_checked_after(filters, after))
     shape.codec.require()
     now = queue._of(target).runtime.monotonic
     until = now() + limits.COUNTED_S if is_transaction(target) else inf
@@ -83,19 +83,17 @@ def search(
         target = at_pace(target, "background")
 
 
-def _checked_after(where: Where, discipline: Any, after: Any) -> str | None:
+def _checked_after(where: Where, after: Any) -> str | None:
     """Raises: InvalidArgument for the place of another search."""
-    place, in_index = place_bytes(begin(after).after), _has_index(where, discipline)
+    place, in_index = place_bytes(begin(after).after), _has_index(where)
     if place is not None and (len(place) <= ID_BYTES if in_index else len(place) != ID_BYTES):
         raise no_place(after)
     return after if place else None
 
 
-def _has_index(where: Where, discipline: Any) -> bool:
+def _has_index(where: Where) -> bool:
     """True if the search goes by an index that is not in the order of the ids."""
-    return not where.names_tasks and (
-        where.error is not None or (where.key is not None and isinstance(discipline, Keyed))
-    )
+    return not where.names_tasks and (where.error, where.key) != (None, None)
 
 
 def _found(changes: Sequence[Change], step: Step, so_far: FoundTasks, room: int) -> tuple[FoundTasks, bool]:
@@ -107,7 +105,7 @@ def _found(changes: Sequence[Change], step: Step, so_far: FoundTasks, room: int)
     few = room - len(so_far.tasks)
     # All that an index has match, so one more tells if they are the last.
     most = step.most if where.headers or where.data else min(step.most, few + 1)
-    if _has_index(where, changes[0].shape.discipline):
+    if _has_index(where):
         rows, is_last = _indexed(changes, where, after, step.most, most)
     else:
         rows, is_last = candidates(changes, where, after, most if where.names_tasks else step.most)
