@@ -23,7 +23,6 @@ from typing import Any, NamedTuple
 import msgspec
 
 from fdbqueue.core import limits
-from fdbqueue.core.codec import pieces_of
 from fdbqueue.core.database import Database, at_pace, run
 from fdbqueue.core.errors import InvalidArgument, TrashFull
 from fdbqueue.core.partitions import TIME_BYTES, Plan, home_of
@@ -55,6 +54,7 @@ from fdbqueue.tasks.trashed import clear, over_us
 
 _RANDOM_BYTES = 4
 PURGE_BYTES, NUMBER_BYTES = TIME_BYTES + _RANDOM_BYTES, 4
+_PIECE_BYTES = limits.PAYLOAD_PIECE_BYTES_MAX  # fixed: so few that TRASH_ROWS are more than a task has
 
 
 class _Summary(msgspec.Struct, frozen=True, array_like=True):
@@ -154,8 +154,9 @@ class _Keep:
         tr.set(keys.trash_over(self.purge, id_), b"")
         for line, value in zip(lines, values, strict=True):
             task = record_of(line.record).id
-            for number, piece in enumerate(pieces_of(value)):
-                tr.set(keys.trashed(id_, self.purge, task + number.to_bytes(NUMBER_BYTES, "big")), piece)
+            for at in range(0, len(value), _PIECE_BYTES):
+                name = task + (at // _PIECE_BYTES).to_bytes(NUMBER_BYTES, "big")
+                tr.set(keys.trashed(id_, self.purge, name), value[at : at + _PIECE_BYTES])
         change.discard(records, REMOVED)
         change.count("other")
         return [*records]
