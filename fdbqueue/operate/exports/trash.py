@@ -54,7 +54,7 @@ from fdbqueue.tasks.trashed import clear, over_us
 
 _RANDOM_BYTES = 4
 PURGE_BYTES, NUMBER_BYTES = TIME_BYTES + _RANDOM_BYTES, 4
-_PIECE_BYTES = limits.PAYLOAD_PIECE_BYTES_MAX  # fixed: so few that TRASH_ROWS are more than a task has
+_PIECE_BYTES = limits.PAYLOAD_PIECE_BYTES_MAX  # fixed: a task has fewer than TRASH_ROWS
 
 
 class _Summary(msgspec.Struct, frozen=True, array_like=True):
@@ -116,7 +116,7 @@ def purge(
     if where is None:
         there = queue.statistics(database)["tasks"]["total"]
         keep.require_room(queue.name, there)
-        look = max(1, there)  # what is put meanwhile has later ids, and stays
+        look = max(1, there)  # tasks put meanwhile have later ids
     chosen = selection_of(queue._shape, where or {}, None, "delete")
     edit = replace_fields(chosen.edit, edge=keep)
     all_ = Where(EVERY | {TAKEN, ""})  # also those that have expired
