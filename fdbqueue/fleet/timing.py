@@ -11,7 +11,7 @@ from functools import partial
 
 from fdbqueue.core import limits
 from fdbqueue.core.arguments import key_bytes
-from fdbqueue.core.database import Database, run
+from fdbqueue.core.database import Database, is_away, run
 from fdbqueue.core.errors import QueueNotFound
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.seam import Transaction
@@ -69,11 +69,22 @@ class Timing:
             self._add(partial(run, self._database, timeout_s=limits.CLOSE_TIMEOUT_S))
 
     def _add(self, ask: Callable[[Callable[[Transaction], None]], None]) -> None:
-        with self._lock:
-            counted, self._counted = self._counted, {}
-        for name, numbers in counted.items():
-            with suppress(QueueNotFound):
-                ask(Adding(self._queues[name], heaviest(numbers), self._runtime.now_us))
+        """A queue of which the transaction fails costs no other one its counts. Raises: the last error."""
+        failed: Exception | None = None
+        for name in tuple(self._counted):
+            with self._lock:
+                numbers = self._counted.pop(name, None)
+            try:
+                if numbers is not None:  # else the end of the worker, beside a round, has taken them
+                    ask(Adding(self._queues[name], heaviest(numbers), self._runtime.now_us))
+            except QueueNotFound:
+                continue
+            except Exception as error:
+                if is_away(error):  # the others wait for the next time
+                    raise
+                failed = error
+        if failed is not None:
+            raise failed
 
 
 def heaviest(counted: Counted) -> dict[bytes, Counts]:

@@ -12,6 +12,7 @@ from fdbqueue import Database, Overview, TaskQueue, Worker
 from fdbqueue.core import limits
 from fdbqueue.core.arguments import key_bytes
 from fdbqueue.core.database import run
+from fdbqueue.core.errors import DatabaseClosed, DefinitionUnreadable, FdbQueueError
 from fdbqueue.core.sessions.keeper import keeper_of
 from fdbqueue.fleet import timing
 from fdbqueue.fleet.held import Hold
@@ -89,6 +90,29 @@ def test_the_keeper_adds_once_a_minute(db: Database, monkeypatch: pytest.MonkeyP
     found._counted = {"q": {b"": [1] * 2 * BUCKETS}}
     queue.drop(db)
     found.end()
+
+
+@pytest.mark.parametrize(
+    ("error", "asked", "left"),
+    [(DefinitionUnreadable(name="p", reason="damaged"), ["p", "q"], []), (DatabaseClosed(), ["p"], ["q"])],
+)
+def test_a_queue_that_fails_costs_no_other_its_counts(
+    db: Database, error: FdbQueueError, asked: list[str], left: list[str]
+) -> None:
+    """They wait for the next time while the database is away."""
+    queues = [TaskQueue.create(db, name, chronicle=True) for name in "pq"]
+    found = timing.Timing(db, queues[0]._shape.root, queues)
+    found._counted = {name: {b"": [1] * 2 * BUCKETS} for name in "pq"}
+    names = list[str]()
+
+    def fail_first(adding: Any) -> None:
+        names.append(adding._queue.name)
+        if len(names) == 1:
+            raise error
+
+    with pytest.raises(type(error)):
+        found._add(fail_first)
+    assert (names, list(found._counted)) == (asked, left)
 
 
 def test_an_unknown_result_adds_nothing_twice(db: Database) -> None:
