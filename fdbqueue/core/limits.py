@@ -394,8 +394,11 @@ SUSPECT_DELAY_S = 0.5
 AWAY_FIRST_S = 0.5
 AWAY_MAX_S = 30.0
 PRESENCE_EVERY_S = 2.0
-# A worker without news reads its orders this often.
+# A worker without news reads its orders this often, and a command waits so long until it has obeyed.
 ORDERS_EVERY_S = 5.0
+ORDERS_PATIENCE_S = 30.0
+# A pause of the fleet ends by itself: after an hour, unless the command names another time.
+FLEET_PAUSE_S = 3_600.0
 RUNNING_SHOWN = 50
 # The usual run time of tasks: classes that a worker measures, and runs after which later ones weigh more.
 RUN_CLASSES_MAX, RUNS_WEIGHED = 100, 16

@@ -216,6 +216,8 @@ class Why(StrEnum):
     """A reason why a task is not running; the weightiest first."""
 
     PAUSED = "paused"
+    FLEET_PAUSED = "fleet paused"
+    """No worker of the root takes a task."""
     BURIED = "buried"
     CANCELLED = "cancelled"
     HANDED_OFF = "handed off"
@@ -378,3 +380,4 @@ class Explanation:
     """Of a ready task while no worker has a free thread: the longest runs, which hold them."""
     full_s: float = 0.0
     """The time since which none of these workers has had a free thread; 0 if one has."""
+    fleet_paused: bool = False

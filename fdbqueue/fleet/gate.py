@@ -1,20 +1,19 @@
 """Gate: lets the takes of one worker through, unless the fleet is paused or the worker is drained.
 
-A pause is one key of the root, for all its workers, later ones too. A drain is a key beside the presence of
-one worker, which is cleared with it. A worker reads both before its first take, and then with its presence.
-So they cost a task nothing, and programs without a worker nothing at all.
+A pause is one key of the root, for all its workers, later ones too, with the time of its end. A worker that
+reads it later than that works on. A drain is a key beside the presence of one worker, which is cleared with
+it. A worker reads both before its first take, and then with its presence. So they cost a task nothing, and
+programs without a worker nothing at all.
 
 The answer of a worker stands in its presence. It is given when no take is under way, and none can begin.
 """
 
-import struct
 from collections.abc import Callable
 from typing import NamedTuple
 
-from fdb import tuple as layer
-
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.seam import ReadTransaction
+from fdbqueue.core.sessions.workers import ask_pause_end
 
 WORKING, PAUSED, DRAINING = "working", "paused", "draining"
 
@@ -23,7 +22,7 @@ class Order(NamedTuple):
     state: str
     """WORKING, PAUSED or DRAINING."""
     pause: float = 0.0
-    """The time of a pause, which tells it from an earlier one; 0 for other states."""
+    """The time of its end, which tells a pause from another one; 0 for other states."""
 
 
 NONE = Order(WORKING)
@@ -41,22 +40,9 @@ def ask_order(tr: ReadTransaction, keys: RootKeys, session: bytes) -> Callable[[
 
 
 def ask_pause(tr: ReadTransaction, keys: RootKeys) -> Callable[[], Order]:
-    """Ask for the pause of the fleet. Reads: one key."""
-    found = tr.get(keys.pause)
-    return lambda: pause_in(found.value) if found.present() else NONE
-
-
-def pause_in(value: bytes) -> Order:
-    """A damaged one is a pause, too."""
-    try:
-        return Order(PAUSED, layer.unpack(value)[0] / 1_000_000)
-    except (ValueError, IndexError, TypeError, struct.error):
-        return Order(PAUSED)
-
-
-def pause_value(now_us: int) -> bytes:
-    value: bytes = layer.pack((now_us,))
-    return value
+    """Ask for the pause of the fleet that is in force. Reads: one key."""
+    end = ask_pause_end(tr, keys)
+    return lambda: NONE if (ends := end()) is None else Order(PAUSED, ends)
 
 
 class Gate:

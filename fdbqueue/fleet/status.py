@@ -12,7 +12,7 @@ import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, dataclass, fields, replace
 from functools import partial
 from itertools import accumulate, takewhile
 from operator import add
@@ -23,7 +23,7 @@ import msgspec
 from fdbqueue.core import limits
 from fdbqueue.core.arguments import writable
 from fdbqueue.core.binding import bypass_storage_quota
-from fdbqueue.core.database import Database, is_transaction, run
+from fdbqueue.core.database import Database, is_transaction, run, ticks_of
 from fdbqueue.core.errors import InvalidArgument, UnknownSession, heals
 from fdbqueue.core.logger import logger
 from fdbqueue.core.registry import checked_name
@@ -113,11 +113,13 @@ class Presence:
     state: str = ""
     """"working", "paused" or "draining"."""
     pause: float = 0.0
-    """Time of the pause that it keeps."""
+    """Time of the end of the pause that it keeps; 0 without one."""
     held: int = 0
     """Number of tasks that it has leases of."""
     memory_bytes: int = 0
     """Resident memory of its process."""
+    ticks: int = 0
+    """`seen` by the clock of the database, in microseconds."""
 
 
 def presence_of(
@@ -268,7 +270,7 @@ class Appearance:
             check()
             if news != self._shown:
                 bypass_storage_quota(tr)  # also on a full disk: workers make room there
-                tr.set(self._root.presence(session.id), _to_bytes(current))
+                tr.set(self._root.presence(session.id), _to_bytes(replace(current, ticks=ticks_of(tr))))
             return order()
 
         # A worker that was stalled may find its session over: it is shown again with its next session.

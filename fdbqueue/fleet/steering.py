@@ -15,9 +15,10 @@ from fdbqueue.core.errors import InvalidArgument
 from fdbqueue.core.once import run_once
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.seam import Transaction
-from fdbqueue.core.sessions.ending import ask_holder
-from fdbqueue.fleet.gate import DRAINING, PAUSED, Order, ask_pause, pause_value
-from fdbqueue.fleet.status import Presence, presences
+from fdbqueue.core.sessions.ending import age_of, ask_holder
+from fdbqueue.core.sessions.workers import pause_value
+from fdbqueue.fleet.gate import DRAINING, PAUSED, Order, ask_pause
+from fdbqueue.fleet.status import Presence, named, presences
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,20 @@ class Member:
     presence: Presence
     seen: float | None = None
     """The time of its last heartbeat, by its clock; None if that cannot be read."""
+    beat_age_s: float | None = None
+    """The time since then, by the clock of the database; None if that does not tell."""
+
+    def heartbeat_s(self, now: float) -> float | None:
+        """The time since its last heartbeat, as far as possible by no clock of a process."""
+        if self.seen is None:
+            return None
+        return max(0.0, now - self.seen if self.beat_age_s is None else self.beat_age_s)
+
+    def age_s(self, now: float) -> float:
+        """The time since its start, by its own clock if the age of its heartbeat is known."""
+        if self.seen is not None and self.beat_age_s is not None:
+            now = self.seen + self.beat_age_s
+        return max(0.0, now - self.presence.since)
 
     @property
     def place(self) -> str:
@@ -52,8 +67,12 @@ def _batches(those: Sequence[Member]) -> Iterator[Sequence[Member]]:
 
 
 def _beating(keys: RootKeys, some: Sequence[Member], tr: Transaction) -> list[Member]:
-    asked = [ask_holder(tr.snapshot, keys, one.session) for one in some]
-    return [Member(one.session, one.presence, holder().seen) for one, holder in zip(some, asked, strict=True)]
+    get = tr.snapshot.get
+    asked = [(ask_holder(tr.snapshot, keys, one.session), get(keys.heartbeat(one.session))) for one in some]
+    return [
+        Member(one.session, one.presence, holder().seen, age_of(tr, beat.value))
+        for one, (holder, beat) in zip(some, asked, strict=True)
+    ]
 
 
 def chosen(found: Sequence[Member], target: str) -> list[Member]:
@@ -86,18 +105,20 @@ def _drain(keys: RootKeys, some: Sequence[Member], tr: Transaction) -> None:
             tr.set(keys.drain(session), b"")
 
 
-def pause(db: Database, keys: RootKeys) -> Order:
-    """Let no worker of the root take a task until `resume`; return the pause. Writes: one key.
+def pause(db: Database, keys: RootKeys, for_s: float = limits.FLEET_PAUSE_S) -> Order:
+    """Let no worker of the root take a task for that time, or until `resume`; return the pause in force.
 
-    Reads: the key, so that a second pause keeps the first. Conflicts: another pause, `resume`.
+    Reads: the key, so that of two pauses the one that ends later holds. Writes: one key. Conflicts: another
+    pause, `resume`.
     """
-    now_us = db.runtime.now_us()
+    until_us = db.runtime.now_us() + round(for_s * 1_000_000)
 
     def body(tr: Transaction) -> Order:
-        found = ask_pause(tr, keys)()
-        if found.state != PAUSED:
-            tr.set(keys.pause, pause_value(now_us))
-        return found if found.state == PAUSED else Order(PAUSED, now_us / 1_000_000)
+        found, asked = ask_pause(tr, keys)(), Order(PAUSED, until_us / 1_000_000)
+        if found.state == PAUSED and (not found.pause or found.pause >= asked.pause):
+            return found
+        tr.set(keys.pause, pause_value(until_us))
+        return asked
 
     return run_once(db, keys, body)
 
@@ -117,6 +138,11 @@ def left(found: Iterable[Member], those: Iterable[Member]) -> list[Member]:
     """Those of `found` that are among `those`, perhaps with another session."""
     wanted = {one.same for one in those}
     return [one for one in found if one.same in wanted]
+
+
+def told(found: Iterable[Member]) -> str:
+    """The first workers with their releases: "a:1 of 0.2.0, b:7 of ? and 3 more"."""
+    return named([f"{one.place} of {one.presence.version or '?'}" for one in found])
 
 
 def at_work(found: Iterable[Member], pause: Order) -> list[Member]:

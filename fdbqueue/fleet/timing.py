@@ -69,7 +69,7 @@ class Timing:
             self._add(partial(run, self._database, timeout_s=limits.CLOSE_TIMEOUT_S))
 
     def _add(self, ask: Callable[[Callable[[Transaction], None]], None]) -> None:
-        """A queue of which the transaction fails costs no other one its counts. Raises: the last error."""
+        """If the transaction of a queue fails, the counts of the others are added. Raises: the last error."""
         failed: Exception | None = None
         for name in tuple(self._counted):
             with self._lock:

@@ -248,7 +248,7 @@ def _beats(tr: Transaction, keys: RootKeys) -> dict[str, Beat]:
             holder.dies or 0.0,
             ", ".join(f"{one.host}, process {one.process_id}" for one in holder.processes) or holder.session,
             tuple((one.host, one.process_id) for one in holder.processes),
-            age_s if holder.name is None and (age_s or 0) < limits.AGE_TOLD_MAX_S else None,
+            age_s if holder.name is None else None,
         )
         for holder, age_s in holders
         if holder.seen is not None
@@ -277,7 +277,8 @@ def check_workers(found: Sequence[Member], pause: Order | None, now: float) -> l
     told = ", ".join(f"{count} of {release}" for release, count in counts.items())
     checks = []
     if pause is not None:
-        text = f"the fleet is paused for {max(0.0, now - pause.pause):.0f} s: no worker takes a task"
+        ends = f"for {pause.pause - now:.0f} s more" if pause.pause else "until it is resumed"
+        text = f"the fleet is paused {ends}: no worker takes a task"
         checks.append(warning(WORKERS, text, "fdbqueue fleet resume"))
     if len(counts) > 1:
         cure = "Upgrade the others: `fdbqueue fleet` lists them, and `fdbqueue fleet drain HOST` ends them."

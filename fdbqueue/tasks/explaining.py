@@ -1,6 +1,6 @@
 """Why a task is not running: a look at everything that may keep it. `reasons_of` decides.
 
-    round trip 1   the task, its failures, the flag of a pause, the counters, the line, the workers
+    round trip 1   the task, its failures, the flags of pauses, the counters, the line, the workers
     round trip 2   its payload, its holder, its run and its limits; the tasks before it; its task key; the
                    tasks that are taken; the heartbeats of the workers
     round trip 3   the task keys with an earlier turn; the holders of its own
@@ -18,7 +18,7 @@ from fdbqueue.core.line.decision import LineKeys
 from fdbqueue.core.line.staging import ask_waiting
 from fdbqueue.core.seam import EXACT
 from fdbqueue.core.sessions.ending import ask_holder
-from fdbqueue.core.sessions.workers import ask_run, ask_workers
+from fdbqueue.core.sessions.workers import ask_pause_end, ask_run, ask_workers
 from fdbqueue.core.task import Explanation, Holder, KeyHolder, LongRun, TaskPlace, TaskState
 from fdbqueue.core.unreadable import shown
 from fdbqueue.tasks.attempts import of_record
@@ -43,6 +43,7 @@ def explain(change: Change, id_: bytes) -> Explanation:
     tr, shape, now_us = change.tr, change.shape, change.now_us
     snapshot, keys = tr.snapshot, shape.keys
     stored, paused = snapshot.get(keys.task(id_)), snapshot.get(keys.paused)
+    fleet_pause = ask_pause_end(snapshot, shape.root)
     tasks, failures = _ask_tasks(change), ask_failures(tr, keys, id_)
     waiting = _ask_waiting(change)
     workers = ask_workers(snapshot, shape.root, shape.name, now_us)
@@ -74,6 +75,7 @@ def explain(change: Change, id_: bytes) -> Explanation:
         run=run(),
         runs=crew.runs if record.state == TaskState.READY else (),
         full_s=crew.full_s if record.state == TaskState.READY else 0.0,
+        fleet_paused=fleet_pause() is not None,
     )
     told = [reply() for reply in asked]
     for one in told:
@@ -129,8 +131,8 @@ def _ask_holder(change: Change, record: Record) -> Callable[[], Holder | None]:
 def _ask_run(change: Change, record: Record) -> Callable[[], LongRun | None]:
     if record.state != TaskState.TAKEN or record.session == HANDED_OFF:
         return lambda: None
-    snapshot, root, now = change.tr.snapshot, change.shape.root, change.now_us / 1_000_000
-    return ask_run(snapshot, root, record.session, id_text(record.id), now)
+    snapshot, root = change.tr.snapshot, change.shape.root
+    return ask_run(snapshot, root, record.session, id_text(record.id), change.now_us)
 
 
 def _ask_place(change: Change, was: Record) -> Later[TaskPlace | None]:

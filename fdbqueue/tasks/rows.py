@@ -181,10 +181,16 @@ _OF_ITS_KEY = "The tasks of its key before it end."
 
 def reasons_of(found: Explanation, of_features: Sequence[Reason]) -> tuple[Reason, ...]:
     """The reasons in order of weight, with those of features. A task runs when the last of them has ended."""
-    paused = (
-        (Reason(Why.PAUSED, "The queue is paused.", command(found.queue, "resume")),) if found.paused else ()
-    )
-    return (*paused, *_of_state(found, of_features))
+    return (*_pauses(found), *_of_state(found, of_features))
+
+
+def _pauses(found: Explanation) -> Iterator[Reason]:
+    if found.paused:
+        yield Reason(Why.PAUSED, "The queue is paused.", command(found.queue, "resume"))
+    if found.fleet_paused:
+        yield Reason(
+            Why.FLEET_PAUSED, "The fleet is paused: no worker takes a task.", "fdbqueue fleet resume"
+        )
 
 
 def _of_state(found: Explanation, of_features: Sequence[Reason]) -> Iterable[Reason]:
@@ -277,7 +283,8 @@ def _ready(found: Explanation, of_features: Sequence[Reason]) -> Iterator[Reason
         yield Reason(Why.KEY_BEHIND, f"{_counted(place.ahead_in_key, 'task')} of its key before it.", cure)
     if place.ahead or (place.round or 0) > (place.current_round or 0) + 1:
         yield Reason(Why.BEHIND, _behind(place), _MORE)
-    yield _takers(found, is_held=bool(of_features))
+    if found.waiting or not found.fleet_paused:
+        yield _takers(found, is_held=bool(of_features))
 
 
 def _key_held(held: HeldKey) -> Reason:

@@ -22,6 +22,6 @@ def test_workers_of_several_releases_are_told() -> None:
 
 
 def test_a_paused_fleet_is_told_with_its_cure() -> None:
-    [found] = check_workers([], Order(PAUSED, 10.0), 70.0)
-    assert "paused for 60 s" in found.text
+    [found] = check_workers([], Order(PAUSED, 70.0), 10.0)
+    assert "paused for 60 s more" in found.text
     assert found.cure == "fdbqueue fleet resume"

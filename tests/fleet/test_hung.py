@@ -196,6 +196,19 @@ def test_a_clock_that_is_ahead_makes_no_run_shorter(fleet: Fleet) -> None:
     assert found.for_s == 1.0
 
 
+@pytest.mark.parametrize(("behind_s", "versions_s", "told_s"), [(100, 0, 6), (0, 100, 6), (-100, 0, 1)])
+def test_no_wrong_clock_makes_a_run_longer(
+    fleet: Fleet, behind_s: float, versions_s: float, told_s: float
+) -> None:
+    """The same holds for versions that have jumped. The task has run for 1 s, and then for 5 s."""
+    ticks = round((fleet.clock.monotonic() - versions_s) * 1_000_000)
+    task = fleet.works(0.5, seen=fleet.clock.now() - behind_s, ticks=ticks)
+    fleet.clock.advance(5)
+    found = fleet.queue.explain(fleet.db, task).run
+    assert found is not None
+    assert found.for_s == pytest.approx(told_s)
+
+
 def test_explain_tells_the_runs_that_hold_all_threads(fleet: Fleet) -> None:
     first = fleet.works()
     fleet.clock.advance(1)

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from fdbqueue import Database, HeldTask, Session, TaskQueue, Worker, workers
+from fdbqueue import Database, HeldTask, Session, TaskQueue, Why, Worker, workers
 from fdbqueue.core import limits
-from fdbqueue.core.database import run
+from fdbqueue.core.database import run, ticks_of
 from fdbqueue.core.errors import InvalidArgument
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.fleet import steering
-from fdbqueue.fleet.gate import DRAINING, NONE, PAUSED, Gate, Order, ask_order, pause_in
+from fdbqueue.fleet.gate import DRAINING, NONE, PAUSED, Gate, Order, ask_order
 from fdbqueue.fleet.status import Presence, Tally
 from fdbqueue.fleet.steering import Member, at_work, chosen, left, members, releases
 from tests.support import PATIENCE_S, wait_until
@@ -101,12 +101,13 @@ def test_a_paused_worker_takes_after_the_end_of_the_pause(
 ) -> None:
     _, member = hired()
     order = steering.pause(db, keys)
-    assert steering.pause(db, keys) == order == steering.paused(db, keys)
+    assert order == steering.paused(db, keys)
     wait_until(lambda: not at_work(members(db, keys), order))
     queue.put(db, "first")
     [shown] = workers(db, root=space)
     assert (shown.state, shown.pause, "fleet resume" in shown.trouble) == (PAUSED, order.pause, True)
-    assert queue.explain(db, queue.tasks(db, "r", 1)[0]).workers == 0
+    told = queue.explain(db, queue.tasks(db, "r", 1)[0])
+    assert (told.workers, [reason.why for reason in told.reasons]) == (0, [Why.FLEET_PAUSED])
     assert held.began == []
     steering.resume(db, keys)
     wait_until(lambda: bool(held.began))
@@ -190,13 +191,35 @@ def test_a_worker_is_known_by_its_process_and_its_begin() -> None:
     assert left([later], [first]) == []
 
 
-def test_a_damaged_pause_is_a_pause() -> None:
-    assert pause_in(b"\xff\xff") == Order(PAUSED)
+def test_a_damaged_pause_is_a_pause(db: Database, keys: RootKeys) -> None:
+    db[keys.pause] = b"\xff\xff"
+    assert steering.paused(db, keys) == Order(PAUSED) == steering.pause(db, keys)
+
+
+def test_a_pause_ends_by_itself(
+    db: Database, queue: TaskQueue, keys: RootKeys, held: Held, hired: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "ORDERS_EVERY_S", 0.05)
+    hired()
+    order = steering.pause(db, keys, 1.0)
+    wait_until(lambda: not at_work(members(db, keys), order))
+    queue.put(db, "first")
+    assert db.runtime.now() < order.pause or held.began
+    wait_until(lambda: bool(held.began))
+    assert db.runtime.now() >= order.pause
+    assert steering.paused(db, keys) is None
+
+
+def test_of_two_pauses_the_later_end_holds(db: Database, keys: RootKeys) -> None:
+    first, second = steering.pause(db, keys, 50.0), steering.pause(db, keys, 100.0)
+    assert first.pause < second.pause
+    assert steering.pause(db, keys, 10.0) == second == steering.paused(db, keys)
 
 
 def made(host: str, process_id: int, session: bytes = b"", **shown: Any) -> Member:
-    given = {"version": "1.0", "state": "working", **shown}
-    return Member(session, Presence(host, process_id, ("q",), "f", 1, 0.0, Tally(), (), 0.0, **given))
+    given = {"version": "1.0", "state": "working", "since": 0.0, **shown}
+    given |= {"queues": ("q",), "handler": "f", "threads": 1, "tally": Tally(), "running": (), "seen": 0.0}
+    return Member(session, Presence(host, process_id, **given))
 
 
 FLEET = [made("a", 1), made("a", 2), made("b", 2), made("7", 3)]
@@ -216,6 +239,24 @@ def test_a_target_names_a_host_or_a_process(target: str, places: list[str]) -> N
 def test_a_target_of_no_one_process_is_refused(target: str, told: str) -> None:
     with pytest.raises(InvalidArgument, match=told):
         chosen(FLEET, target)
+
+
+def test_a_wrong_clock_shifts_no_age() -> None:
+    """Here that of a worker that began a minute ago is an hour behind, or ahead."""
+    for wrong_s in (-3600.0, 0.0, 3600.0):
+        member = made("a", 1, since=5_000 + wrong_s)
+        known = replace(member, seen=5_058 + wrong_s, beat_age_s=2.0)
+        assert (known.age_s(5_060.0), known.heartbeat_s(5_060.0)) == (60.0, 2.0)
+    unknown = replace(member, seen=5_058.0, presence=replace(member.presence, since=5_000.0))
+    assert (unknown.age_s(5_060.0), unknown.heartbeat_s(5_060.0)) == (60.0, 2.0)
+    assert member.heartbeat_s(5_060.0) is None
+
+
+def test_the_age_of_a_heartbeat_is_read(db: Database, hired: Any) -> None:
+    _, member = hired()
+    assert 0 <= member.beat_age_s < PATIENCE_S
+    assert abs(member.age_s(db.runtime.now()) - (db.runtime.now() - member.presence.since)) < PATIENCE_S
+    assert 0 < member.presence.ticks <= run(db, ticks_of)
 
 
 def test_a_pause_waits_for_no_worker_that_is_drained() -> None:

@@ -16,6 +16,7 @@ from fdbqueue.core import limits
 from fdbqueue.core.line.decision import LineKeys, Ticket, renewal_value, request_value
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.core.task import Failure
+from fdbqueue.fleet import steering
 from fdbqueue.tasks.stored.discipline import Fifo
 from tests.partitions.support import key_in, moving_key
 from tests.support import wait_until
@@ -49,6 +50,16 @@ def test_a_pause_comes_before_every_other_reason(bench: MakeBench) -> None:
     for id_, other in zip(ids, (Why.DELAYED, Why.NO_WORKER), strict=True):
         first, second = explained(b, id_).reasons
         assert (first.why, first.cure, second.why) == (Why.PAUSED, "fdbqueue resume bench", other)
+
+
+def test_a_pause_of_the_fleet_is_a_reason_of_its_own(bench: MakeBench) -> None:
+    b = bench()
+    id_ = b.put("x")
+    steering.pause(b.db, b.queue._shape.root)
+    [reason] = explained(b, id_).reasons
+    assert (reason.why, reason.cure) == (Why.FLEET_PAUSED, "fdbqueue fleet resume")
+    steering.resume(b.db, b.queue._shape.root)
+    assert Why.FLEET_PAUSED not in [reason.why for reason in explained(b, id_).reasons]
 
 
 def test_places_are_counted_up_to_a_bound(bench: MakeBench, set_limits: SetLimits) -> None:

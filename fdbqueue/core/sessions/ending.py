@@ -173,9 +173,12 @@ def _holds(tr: ReadTransaction, hold: Hold) -> bool:
 
 
 def age_of(tr: ReadTransaction, heartbeat: bytes | None) -> float | None:
-    """Seconds since a heartbeat by the clock of the database; None outside of its hold."""
+    """Seconds since a heartbeat by the clock of the database; None outside of its hold, and for one so old
+    that versions of a cluster may have jumped since then.
+    """
     hold = _hold_in(heartbeat)
-    return (ticks_of(tr) - hold[0]) / 1_000_000 if hold and _holds(tr, hold) else None
+    age_s = (ticks_of(tr) - hold[0]) / 1_000_000 if hold and _holds(tr, hold) else limits.AGE_TOLD_MAX_S
+    return age_s if age_s < limits.AGE_TOLD_MAX_S else None
 
 
 _PLACE_IN_ROW = 4

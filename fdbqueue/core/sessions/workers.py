@@ -1,15 +1,19 @@
 """The live workers of queues, and their runs. fdbqueue/fleet/status.py writes their presences. One in trouble
 takes nothing, and is not counted; but its tasks may hang, as those of a drained one. A presence is not
-written again while all handlers hang, so the time since then is added to its runs.
+written again while all handlers hang, so the time since then is added to its runs. A wrong clock, or
+versions that jump, make that time too long: the shorter one counts.
 """
 
+import struct
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import msgspec
+from fdb import tuple as layer
 
 from fdbqueue.core import limits
+from fdbqueue.core.database import runtime_of, ticks_of
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.seam import EXACT, ReadTransaction
 from fdbqueue.core.sessions.ending import deadline_if_readable
@@ -33,6 +37,9 @@ class _Presence(msgspec.Struct):
     running: tuple[_Running, ...] = ()
     seen: float = 0.0
     full_s: float = 0.0
+    ticks: int = 0
+    age_s: float = 0.0
+    """The time since it was written, at the look."""
 
 
 _read = msgspec.json.Decoder(_Presence).decode
@@ -69,32 +76,31 @@ def ask_all_workers(tr: ReadTransaction, keys: RootKeys, now_us: int) -> Callabl
 
     def workers() -> LiveWorkers:
         dead = {beat[1] for row in late.to_list() if (beat := keys.beat_of(bytes(row.key))) is not None}
-        presences = [
-            _presence_of(row.value) for row in rows.to_list() if keys.session_of(bytes(row.key)) not in dead
-        ]
-        return _counted([one for one in presences if one is not None], now_us / 1_000_000)
+        alive = [row.value for row in rows.to_list() if keys.session_of(bytes(row.key)) not in dead]
+        presences = [_presence_of(value, tr, now_us) for value in alive]
+        return _counted([one for one in presences if one is not None])
 
     return workers
 
 
-def _counted(presences: list[_Presence], now: float) -> LiveWorkers:
+def _counted(presences: list[_Presence]) -> LiveWorkers:
     takers = [presence for presence in presences if not presence.trouble]
     few = [presence for presence in takers if not presence.more_queues]
     by_queue = Counter(queue for presence in few for queue in set(presence.queues))
-    full = {queue: _full_s([one for one in few if queue in one.queues], now) for queue in by_queue}
+    full = {queue: _full_s([one for one in few if queue in one.queues]) for queue in by_queue}
     no_other = len(few) == len(takers)
     return LiveWorkers(
         len(takers),
         len(takers) - len(few),
         by_queue,
-        _hung(presences, now),
+        _hung(presences),
         {queue: seconds for queue, seconds in full.items() if seconds and no_other},
     )
 
 
-def _hung(presences: Iterable[_Presence], now: float) -> dict[str, tuple[LongRun, ...]]:
+def _hung(presences: Iterable[_Presence]) -> dict[str, tuple[LongRun, ...]]:
     found = dict[str, tuple[LongRun, ...]]()
-    for run in longest(run for presence in presences for run in _runs(presence, now) if run.is_hung):
+    for run in longest(run for presence in presences for run in _runs(presence) if run.is_hung):
         found[run.queue] = (*found.get(run.queue, ()), run)
     return found
 
@@ -103,17 +109,14 @@ def longest(runs: Iterable[LongRun]) -> list[LongRun]:
     return sorted(runs, key=lambda run: -run.for_s)
 
 
-def _runs(presence: _Presence, now: float) -> list[LongRun]:
-    since_s = max(0.0, now - presence.seen)
-    return [
-        LongRun(one.id, one.queue, one.for_s + since_s, one.usual_s, presence.host, presence.process_id)
-        for one in presence.running
-    ]
+def _runs(presence: _Presence) -> list[LongRun]:
+    since_s, place = presence.age_s, (presence.host, presence.process_id)
+    return [LongRun(one.id, one.queue, one.for_s + since_s, one.usual_s, *place) for one in presence.running]
 
 
-def _full_s(presences: list[_Presence], now: float) -> float:
+def _full_s(presences: list[_Presence]) -> float:
     """The time since which none of these workers has had a free thread; 0 if one has."""
-    since = [one.full_s and one.full_s + max(0.0, now - one.seen) for one in presences]
+    since = [one.full_s and one.full_s + one.age_s for one in presences]
     return min(since, default=0.0)
 
 
@@ -128,17 +131,41 @@ class Crew:
 
 
 def ask_run(
-    tr: ReadTransaction, keys: RootKeys, session: bytes, id_: str, now: float
+    tr: ReadTransaction, keys: RootKeys, session: bytes, id_: str, now_us: int
 ) -> Callable[[], LongRun | None]:
     """Ask for the run of a task in the worker with that session; None if it does not tell it."""
     found = tr.get(keys.presence(session))
 
     def run() -> LongRun | None:
-        presence = _presence_of(found.value) if found.present() else None
-        told = [] if presence is None else _runs(presence, now)
+        presence = _presence_of(found.value, tr, now_us) if found.present() else None
+        told = [] if presence is None else _runs(presence)
         return next((one for one in told if one.id == id_), None)
 
     return run
+
+
+def ask_pause_end(tr: ReadTransaction, keys: RootKeys) -> Callable[[], float | None]:
+    """Ask for the end of the pause of the fleet; None if none is in force. Reads: one key."""
+    found, now = tr.get(keys.pause), runtime_of(tr).now()
+
+    def end() -> float | None:
+        ends = pause_end(found.value) if found.present() else None
+        return ends if ends is None or not ends or ends > now else None
+
+    return end
+
+
+def pause_end(value: bytes) -> float:
+    """A damaged pause has no end: 0."""
+    try:
+        return float(layer.unpack(value)[0] / 1_000_000)
+    except (ValueError, IndexError, TypeError, struct.error):
+        return 0.0
+
+
+def pause_value(until_us: int) -> bytes:
+    value: bytes = layer.pack((until_us,))
+    return value
 
 
 def ask_workers(
@@ -153,20 +180,19 @@ def ask_workers(
     found = tr.get_range(under.start, under.stop, limit=limits.EXPLAINED_WORKERS, streaming_mode=EXACT)
 
     def heartbeats() -> Callable[[], Crew]:
-        rows = [(bytes(row.key), _presence_of(row.value)) for row in found.to_list()]
+        rows = [(bytes(row.key), _presence_of(row.value, tr, now_us)) for row in found.to_list()]
         takers = [(key, one) for key, one in rows if one is not None and _takes_from(one, queue)]
         asked = [(tr.get(keys.heartbeat(keys.session_of(key))), one) for key, one in takers]
         return lambda: _crew(
-            [one for beat, one in asked if (deadline_if_readable(beat.value or b"") or 0) > now_us],
-            now_us / 1_000_000,
+            [one for beat, one in asked if (deadline_if_readable(beat.value or b"") or 0) > now_us]
         )
 
     return heartbeats
 
 
-def _crew(presences: list[_Presence], now: float) -> Crew:
-    full_s = _full_s(presences, now)
-    runs = [run for presence in presences for run in _runs(presence, now)] if full_s else []
+def _crew(presences: list[_Presence]) -> Crew:
+    full_s = _full_s(presences)
+    runs = [run for presence in presences for run in _runs(presence)] if full_s else []
     return Crew(len(presences), full_s, tuple(longest(runs)[: limits.EXPLAINED_RUNS]))
 
 
@@ -174,8 +200,12 @@ def _takes_from(presence: _Presence, queue: str) -> bool:
     return not presence.trouble and (queue in presence.queues or presence.more_queues > 0)
 
 
-def _presence_of(value: bytes) -> _Presence | None:
+def _presence_of(value: bytes, tr: ReadTransaction, now_us: int) -> _Presence | None:
     try:
-        return _read(value)
+        found = _read(value)
     except DAMAGED:
         return None
+    since_us = now_us - found.seen * 1_000_000
+    since_us = min(since_us, ticks_of(tr) - found.ticks) if found.ticks and found.running else since_us
+    found.age_s = max(0.0, since_us / 1_000_000)
+    return found
