@@ -227,6 +227,8 @@ class Why(StrEnum):
     WAITING = "waiting"
     """It waits for the end of a group, or of the task that it was put after."""
     DELAYED = "delayed"
+    NOT_IN_LINE = "not in line"
+    """Its key in the line is lost: no take finds it."""
     UNSWEPT = "not swept"
     LIMIT_REACHED = "limit reached"
     """As many tasks run, or have started, as a limit allows (docs/limits.md). Or its key has waited for a

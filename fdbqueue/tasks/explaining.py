@@ -1,8 +1,8 @@
 """Why a task is not running: a look at everything that may keep it. `reasons_of` decides.
 
     round trip 1   the task, its failures, the flags of pauses, the counters, the line, the workers
-    round trip 2   its payload, its holder, its run and its limits; the tasks before it; its task key; the
-                   tasks that are taken; the heartbeats of the workers
+    round trip 2   its payload, its holder, its run and its limits; its key in the line and the tasks
+                   before it; its task key; the tasks that are taken; the heartbeats of the workers
     round trip 3   the task keys with an earlier turn; the holders of its own
 
 All reads are by snapshot, at one version: a look never makes another call conflict.
@@ -27,7 +27,7 @@ from fdbqueue.tasks.edges import as_of
 from fdbqueue.tasks.failures import ask_failures
 from fdbqueue.tasks.limits.lanes import Lanes
 from fdbqueue.tasks.looking import ask_held
-from fdbqueue.tasks.rows import reasons_of, rows_in_use
+from fdbqueue.tasks.rows import not_in_line, reasons_of, rows_in_use
 from fdbqueue.tasks.shape import NO_RECORD
 from fdbqueue.tasks.stored.discipline import Bag, Fifo
 from fdbqueue.tasks.stored.keyed import Keyed, ask_place
@@ -51,7 +51,7 @@ def explain(change: Change, id_: bytes) -> Explanation:
     payload, holder = ask_payload(tr, keys, record), _ask_holder(change, record)
     run = _ask_run(change, record)
     asked = [rows.ask_told(snapshot, record, now_us) for rows in rows_in_use(shape)]
-    is_held = ask_held(change, was)
+    is_held, in_line = ask_held(change, was), _ask_in_line(change, was)
     place, key_holders, alive = _ask_place(change, was), _ask_key_holders(change, was), workers()
     placed, held, crew = place(), key_holders(), alive()
     bound = of_record(record, shape.settings)
@@ -78,9 +78,12 @@ def explain(change: Change, id_: bytes) -> Explanation:
         fleet_paused=fleet_pause() is not None,
     )
     told = [reply() for reply in asked]
+    lost = () if in_line() else (not_in_line(shape.name),)
     for one in told:
         found = replace(found, **one.fields)
-    return replace(found, reasons=reasons_of(found, [reason for one in told for reason in one.reasons]))
+    return replace(
+        found, reasons=reasons_of(found, [*lost, *(reason for one in told for reason in one.reasons)])
+    )
 
 
 def _ask_tasks(change: Change) -> Callable[[], int]:
@@ -133,6 +136,15 @@ def _ask_run(change: Change, record: Record) -> Callable[[], LongRun | None]:
         return lambda: None
     snapshot, root = change.tr.snapshot, change.shape.root
     return ask_run(snapshot, root, record.session, id_text(record.id), change.now_us)
+
+
+def _ask_in_line(change: Change, was: Record) -> Callable[[], bool]:
+    """Ask whether the key of a ready task in the line is there."""
+    discipline = change.shape.discipline
+    if was.state != TaskState.READY or not isinstance(discipline, (Fifo, Keyed)):
+        return lambda: True
+    found = change.tr.snapshot.get(discipline.filed(was))
+    return lambda: bool(found.present())
 
 
 def _ask_place(change: Change, was: Record) -> Later[TaskPlace | None]:

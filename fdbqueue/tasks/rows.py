@@ -287,6 +287,11 @@ def _ready(found: Explanation, of_features: Sequence[Reason]) -> Iterator[Reason
         yield _takers(found, is_held=bool(of_features))
 
 
+def not_in_line(queue: str) -> Reason:
+    text = "It is ready, but its key in the line is lost: no take finds it."
+    return Reason(Why.NOT_IN_LINE, text, command(queue, "verify --mend"))
+
+
 def _key_held(held: HeldKey) -> Reason:
     text = (
         f"Its key waits for {counted(held.tasks, 'task')} of it in partition {held.partition}, since a"

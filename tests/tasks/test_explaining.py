@@ -17,7 +17,9 @@ from fdbqueue.core.line.decision import LineKeys, Ticket, renewal_value, request
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.core.task import Failure
 from fdbqueue.fleet import steering
+from fdbqueue.operate.verify.verify import verify
 from fdbqueue.tasks.stored.discipline import Fifo
+from fdbqueue.tasks.stored.records import id_bytes, sound_record
 from tests.partitions.support import key_in, moving_key
 from tests.support import wait_until
 from tests.tasks.support import Bench, MakeBench, SetLimits, StillClock
@@ -60,6 +62,22 @@ def test_a_pause_of_the_fleet_is_a_reason_of_its_own(bench: MakeBench) -> None:
     assert (reason.why, reason.cure) == (Why.FLEET_PAUSED, "fdbqueue fleet resume")
     steering.resume(b.db, b.queue._shape.root)
     assert Why.FLEET_PAUSED not in [reason.why for reason in explained(b, id_).reasons]
+
+
+@pytest.mark.parametrize("kind", ["fifo", "utube", "fair", "bag"])
+def test_a_task_whose_key_in_the_line_is_lost_is_told(bench: MakeBench, kind: str) -> None:
+    b = bench(kind=kind)
+    options = {"key": "k"} if kind in ("utube", "fair") else {}
+    kept, lost = b.put("x", **options), b.put("y", **options)
+    shape = b.queue._shape
+    record = sound_record(b.db[shape.keys.task(id_bytes(lost))], id_bytes(lost))
+    assert record is not None
+    del b.db[shape.discipline.filed(record)]
+    [first, *_] = explained(b, lost).reasons
+    assert (first.why, first.cure) == (Why.NOT_IN_LINE, "fdbqueue verify --mend bench")
+    assert Why.NOT_IN_LINE not in whys(b, kept)
+    assert verify(b.db, "bench", mend=True).findings
+    assert Why.NOT_IN_LINE not in whys(b, lost)
 
 
 def test_places_are_counted_up_to_a_bound(bench: MakeBench, set_limits: SetLimits) -> None:
