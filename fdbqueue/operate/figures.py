@@ -226,6 +226,10 @@ class Figures:
     limits: tuple[LimitFigures, ...] = ()
     schedules: tuple[ScheduleFigures, ...] = ()
     groups: GroupsFigures = GroupsFigures()
+    clock_difference_s: float = 0.0
+    """The largest difference between the clock of a worker and that of this look, at the least. Workers with
+    no news for limits.AGE_TOLD_MAX_S tell none.
+    """
 
     @property
     def by_name(self) -> dict[str, QueueFigures]:

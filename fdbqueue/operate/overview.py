@@ -96,8 +96,9 @@ class Overview(Handle):
             left -= len(parts[-1].queues)
         self._known = {name: known for part in parts for name, known in part.known.items()}
         queues = tuple(queue for part in parts for queue in part.queues)
-        found = Figures(parts[0].now_us / 1_000_000, queues, parts[0].workers.total, parts[-1].next is None)
-        return self._with_beside(found, parts[0].beside)
+        workers = parts[0].workers
+        found = Figures(parts[0].now_us / 1_000_000, queues, workers.total, parts[-1].next is None)
+        return self._with_beside(replace(found, clock_difference_s=workers.clock_s), parts[0].beside)
 
     def _with_beside(self, found: Figures, beside: Beside | None) -> Figures:
         if beside is None:

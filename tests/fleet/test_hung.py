@@ -8,7 +8,18 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue import Database, Severity, Task, TaskQueue, Tasks, TaskState, Worker, diagnose, workers
+from fdbqueue import (
+    Database,
+    Overview,
+    Severity,
+    Task,
+    TaskQueue,
+    Tasks,
+    TaskState,
+    Worker,
+    diagnose,
+    workers,
+)
 from fdbqueue.core import limits
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.core.task import LongRun
@@ -243,3 +254,18 @@ def test_a_worker_with_a_free_thread_is_no_reason(fleet: Fleet) -> None:
     fleet.works(full=False)
     found = fleet.queue.explain(fleet.db, fleet.queue.put(fleet.db, "waits"))
     assert (found.workers, found.runs, found.full_s) == (2, (), 0.0)
+
+
+@pytest.mark.parametrize(
+    ("ahead_s", "idle_s", "told_s"),
+    [(3_600, 0, 3_599), (-3_600, 10, 3_598), (0, 10, 0), (0.9, 0, 0), (3_600, 61, 0)],
+)
+def test_a_wrong_clock_of_a_worker_is_a_figure(
+    fleet: Fleet, ahead_s: float, idle_s: float, told_s: float
+) -> None:
+    """A presence of more than a minute tells none: versions may have jumped since then."""
+    fleet.works(
+        0.5, seen=fleet.clock.now() + ahead_s, ticks=max(1, round(fleet.clock.monotonic() * 1_000_000))
+    )
+    fleet.clock.advance(idle_s)
+    assert Overview().figures(fleet.db).clock_difference_s == pytest.approx(told_s)

@@ -53,7 +53,7 @@ def cost_of(db: Database, engine: Trips, queue: TaskQueue, look: Callable[..., A
 def test_figures_of_many_tasks_cost_no_more_reads(trips: tuple[Database, Trips], kind: str) -> None:
     db, engine = trips
     queue = TaskQueue.create(db, "q", kind, chronicle=True)
-    options = [{}] if kind == "fifo" else [{"key": key} for key in range(KEYS)]
+    options: list[dict[str, Any]] = [{}] if kind == "fifo" else [{"key": key} for key in range(KEYS)]
     costs = []
     for tasks in (FEW, PAGE, MANY):
         for one in options:

@@ -40,6 +40,8 @@ class _Presence(msgspec.Struct):
     ticks: int = 0
     age_s: float = 0.0
     """The time since it was written, at the look."""
+    clock_s: float = 0.0
+    """The difference of its clock from that of the look, at the least; 0 for a presence that tells none."""
 
 
 _read = msgspec.json.Decoder(_Presence).decode
@@ -58,6 +60,9 @@ class LiveWorkers:
     """By queue, the time since which its workers have had no free thread. Queues with a free one are left
     out, and all queues while a worker may take from any.
     """
+
+    clock_s: float = 0.0
+    """The largest difference of a clock, among presences that were written in the last minute."""
 
     def of(self, queue: str) -> int:
         """The workers that may take from `queue`."""
@@ -95,6 +100,7 @@ def _counted(presences: list[_Presence]) -> LiveWorkers:
         by_queue,
         _hung(presences),
         {queue: seconds for queue, seconds in full.items() if seconds and no_other},
+        max((presence.clock_s for presence in presences), default=0.0),
     )
 
 
@@ -205,7 +211,10 @@ def _presence_of(value: bytes, tr: ReadTransaction, now_us: int) -> _Presence | 
         found = _read(value)
     except DAMAGED:
         return None
-    since_us = now_us - found.seen * 1_000_000
-    since_us = min(since_us, ticks_of(tr) - found.ticks) if found.ticks and found.running else since_us
-    found.age_s = max(0.0, since_us / 1_000_000)
+    age_s = now_us / 1_000_000 - found.seen
+    ticks_s = (ticks_of(tr) - found.ticks) / 1_000_000 if found.ticks else age_s
+    if found.ticks and 0 <= ticks_s < limits.AGE_TOLD_MAX_S:
+        unsure_s = limits.AGE_LAG_S + limits.AGE_DRIFT * ticks_s
+        found.clock_s = max(0.0, abs(ticks_s - age_s) - unsure_s)
+    found.age_s = max(0.0, min(age_s, ticks_s))
     return found

@@ -144,6 +144,11 @@ def _of_the_look(found: Figures, look_s: float) -> Iterator[Metric]:
         ("look_duration_seconds", "Time that the last look at the database took.", look_s),
         ("live_workers", "Live workers of all queues.", found.workers),
         (
+            "clock_difference_seconds",
+            "The largest difference of a worker's clock from that of the look, at the least.",
+            found.clock_difference_s,
+        ),
+        (
             "left_out",
             "1 if there are more queues, limits or schedules than a look tells, else 0.",
             not found.is_whole,
