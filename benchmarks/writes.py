@@ -19,11 +19,13 @@ from fdb.subspace_impl import Subspace
 import fdbqueue
 from fdbqueue import Database, Queue, Session, TaskQueue
 from fdbqueue.core.registry import Registry
-from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.runtime import RealRuntime
 from fdbqueue.core.sessions.session import own_session_of
 from fdbqueue.operate.estimate import KINDS, OPTIONS, Call, calls_of, cost_of
 
+ROOT = Subspace(("fdbqueue",))
+"""The default root of a user: on a cluster, tests move DEFAULT_ROOT to a longer one."""
 WAITING = 100
 KEYED, TIMED = ("utube", "utubettl", "fair"), ("ttr", "ttl")
 _MUTATIONS = (
@@ -152,7 +154,7 @@ class Shape:
     batch: int = 1
     partitions: int = 1
 
-    def create(self, db: Database, name: str, root: Subspace = DEFAULT_ROOT) -> Any:
+    def create(self, db: Database, name: str, root: Subspace = ROOT) -> Any:
         if self.kind == "queue":
             return Queue.named(db, name, partitions=self.partitions, root=root)
         asked: dict[str, Any] = {"ttr": 60} if "ttr" in self.options else {}
@@ -224,7 +226,7 @@ class Counts:
             shape.put(db, queue, range(number, number + 1))
         together = shape.batch if shape.puts_together else 1
         _, found["put"] = self.of(lambda: shape.put(db, queue, range(waiting, waiting + together)))
-        session = own_session_of(db, RootKeys(DEFAULT_ROOT)).get()
+        session = own_session_of(db, RootKeys(ROOT)).get()
         tasks, found["take"] = self.of(lambda: shape.take(db, queue, session))
         assert len(tasks) == shape.batch
         if shape.kind != "queue":
@@ -238,7 +240,7 @@ class Counts:
 
 def stored(counts: Counts) -> Iterator[tuple[str, float]]:
     """Bytes of a waiting item and of a waiting task."""
-    registry = Registry(DEFAULT_ROOT)
+    registry = Registry(ROOT)
     for what, shape in (("item", Shape("queue")), ("task", Shape("fifo"))):
         shape.put(counts.db, shape.create(counts.db, what), range(WAITING))
         contents = registry.contents(registry.find(counts.db, what))

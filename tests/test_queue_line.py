@@ -803,7 +803,7 @@ def test_a_nudge_just_before_the_sleep_ends_it(db: Database) -> None:
 def test_an_interrupted_take_leaves_the_line_to_other_callers(db: Database, space: Subspace) -> None:
     """The other one registers anew: results for the old request would not be collected."""
     steps, client = Steps(db, space), apart(db)
-    theirs = steps.register(now_us=round(time.time() * 1_000_000))
+    theirs = steps.register(now_us=round((time.time() + PATIENCE_S) * 1_000_000))
     steps.queue.enqueue(db, "theirs")
     takes = steps.queue._calls_of(client)._narrow
 
