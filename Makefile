@@ -8,7 +8,7 @@ PERCENT ?= 5
 # The tests start thousands of processes: without bytecode on disk, each compiles every module that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo upstream django test nightly buggify check docs vectors pictures compat simulate soak fuzz mutants power faults snapshots containers matrix bench load dist clean
+.PHONY: demo upstream django test nightly buggify check docs vectors pictures compat simulate simulator soak fuzz mutants power faults snapshots containers matrix bench load dist clean
 
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 
@@ -69,6 +69,12 @@ pictures: $(VENV)/.ready   ## the pictures of docs/dashboard.md, with the Chromi
 
 simulate: $(VENV)/.ready   ## races, crashes and lost commits under a seed; MINUTES=1 NEAR=a changed file
 	$(BIN)/python -m tests.system --minutes $(MINUTES) $(NEAR:%=--near %)
+
+FDBSERVER ?= fdbserver
+CLIENT ?= libfdb_c.so
+SEEDS ?= 100
+simulator: $(VENV)/.ready   ## the same in FoundationDB's simulator; FDBSERVER=path CLIENT=libfdb_c.so SEEDS=100 MINUTES=10
+	$(BIN)/python -m tests.simulator --fdbserver $(FDBSERVER) --client $(CLIENT) --seeds $(SEEDS) --minutes $(MINUTES)
 
 soak: $(VENV)/.ready       ## processes, killed and stopped at random, then a count; MINUTES=1 URL=fdb: SUBJECTS=leases,groups
 	$(BIN)/python -m tests.system.soak --minutes $(MINUTES) $(URL:%=--url %) $(SUBJECTS:%=--subjects %)

@@ -1,0 +1,70 @@
+"""The engine: the official binding over the databases that the simulator hands over.
+
+A program's own path is the binding's: its transactions, futures and ranges run here as they are. Three things
+differ. A future that a task waits for parks the task. A callback of a future gives the tasks a turn when it
+has ended, as nothing else goes on in a simulator. The simulator owns the databases: none is destroyed here.
+"""
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+from fdbqueue.core import binding
+from fdbqueue.testing.engine import Machine
+from tests.simulator.scheduler import SimulatorScheduler
+
+Turn = Callable[[], None]
+
+
+def load(scheduler: Callable[[], SimulatorScheduler], turn: Turn) -> Any:
+    """Load the binding, whose futures park the tasks of a scheduler. Returns its module `impl`."""
+    binding.load()
+    impl = importlib.import_module("fdb.impl")
+    listen = impl.Future.on_ready
+
+    def on_ready(self: Any, callback: Callable[[Any], None]) -> None:
+        def told(future: Any) -> None:
+            try:
+                callback(future)
+            finally:
+                turn()
+
+        listen(self, told)
+
+    def block_until_ready(self: Any) -> None:
+        if not self.is_ready():
+            scheduler().wait_for(self)
+
+    impl.Future.on_ready, impl.Future.block_until_ready = on_ready, block_until_ready
+    return impl
+
+
+def database(impl: Any, place: int, machine: Machine) -> Any:
+    """The binding's database of one machine, over the database at an address."""
+
+    class Transaction(impl.Transaction):  # type: ignore[misc]
+        """Each answer that a machine waits for is a point where it may die or stall."""
+
+        def commit(self) -> Any:
+            machine.point()
+            return super().commit()
+
+        def on_error(self, error: Any) -> Any:
+            code = getattr(error, "code", error)
+            machine.trace.fault(machine.scheduler.now, machine.thread_name(), f"error {code}")
+            machine.point()
+            return super().on_error(error)
+
+    class Database(impl.Database):  # type: ignore[misc]
+        _runtime = machine.runtime
+        """By which code that is given a transaction finds the machine's clock."""
+
+        def create_transaction(self) -> Any:
+            made = super().create_transaction()
+            made.__class__ = Transaction
+            return made
+
+        def __del__(self) -> None:
+            """Leave the database to the simulator."""
+
+    return Database(place)

@@ -1,0 +1,249 @@
+"""The stages of a workload in the simulator, as the host hands them over.
+
+The simulator has some processes that test, and each is a *member* here. All are in one interpreter. When the
+last of them starts, the workload of our own simulation adds its clients, and each member has some. A stage
+ends when all clients have ended or died. In the stage `check`, the first member runs what comes afterwards
+on machines without faults, then the checkers, and last it verifies all keys.
+"""
+
+import ctypes
+import gc
+import hashlib
+import json
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+from fdbqueue.core.database import Database, known_by_engine
+from fdbqueue.testing.cases import Size, Workload
+from fdbqueue.testing.engine import KINDS, NONE, Faults, Machine
+from fdbqueue.testing.scheduler import SimulatedRuntime
+from fdbqueue.testing.simulation import Checker, Simulation
+from fdbqueue.testing.trace import unsound
+from tests.simulator import contract, engine
+from tests.simulator.abi import Context, Promise, Severity, push_metrics
+from tests.simulator.scheduler import Process, SimulatorScheduler
+from tests.system.workloads import all_workloads
+
+OURS = ("die", "stall", "clock_skew_s")
+"""The faults of clients. All others are the simulator's, and can happen in each run."""
+_CAN_HAPPEN = 1e-12
+_STALL_MAX_S = 20.0
+_LIMITS = {"RECEIPT_STALE_S": 60.0, "SCHEDULES_SOUGHT_EVERY_S": float("inf")}
+"""A day without a receipt is too long for a simulator of a whole cluster."""
+_LOOK_S = 0.1
+_PAGE_ROWS = 500
+
+
+class Member:
+    """A client of the simulator's workload: one of its processes, with a database."""
+
+    def __init__(self, name: str, context: Context) -> None:
+        self.name, self.context = name, context
+        self.database = self.process = 0
+        self.promise: Promise | None = None
+        self.run: Run | None = None
+
+    def setup(self, database: int, inner: int, table: int) -> None:  # noqa: ARG002
+        Promise(inner, table).send(True)
+
+    def start(self, database: int, inner: int, table: int) -> None:
+        self._begin(database, inner, table)
+        assert self.run is not None, "make gives it one"
+        self.run.start()
+        turn()
+
+    def check(self, database: int, inner: int, table: int) -> None:
+        self._begin(database, inner, table)
+        assert self.run is not None, "make gives it one"
+        self.run.check(self)
+        turn()
+
+    def metrics(self, _: int, inner: int, table: int) -> None:
+        if self.run is not None and self is self.run.members[0]:
+            push_metrics(inner, table, {"Operations": len(self.run.trace.operations)})
+
+    def _begin(self, database: int, inner: int, table: int) -> None:
+        self.database, self.process = database, self.context.process
+        self.promise = Promise(inner, table)
+
+    def end(self, value: bool) -> None:
+        """End the stage. Each process of the simulator sends its own answer."""
+        promise, self.promise = self.promise, None
+        caller, self.context.process = self.context.process, self.process
+        if promise is not None:
+            promise.send(value)
+        self.context.process = caller
+
+
+class Run(Simulation):
+    """One workload of our own simulation, on the simulator's cluster."""
+
+    def __init__(self, first: Member, impl: Any) -> None:
+        context = first.context
+        super().__init__(context.shared_random, faults=NONE)
+        self._impl = impl
+        self.workload: Workload = {**all_workloads(), "contract": contract.contract}[first.name]
+        self.faults = drawn(self.seed, self.workload, context.option("faults", "drawn") == "drawn")
+        self.size = Size(
+            int(context.option("clients", str(self.workload.size.clients))),
+            int(context.option("steps", str(self.workload.size.steps))),
+        )
+        self._pace *= float(context.option("pace", "1"))
+        self.scheduler: SimulatorScheduler = SimulatorScheduler(
+            Random(f"{self.seed} schedule"), context, impl.FutureVoid
+        )
+        self.members: list[Member] = []
+        self._checkers: Sequence[Checker] = ()
+        self._ended: Callable[[], bool] = lambda: False
+        self.violations: list[str] = []
+        self.hash = ""
+        self.is_over = False
+        """True from the end of the last stage on: the simulator may have freed its contexts."""
+
+    # -- clients ------------------------------------------------------------------------------------------
+
+    def _start(self, function: Callable[[Any], object], name: str, faults: Faults) -> None:
+        machine, database = self._machine_on(
+            self.members[len(self._machines) % len(self.members)], name, faults
+        )
+        self._start_machine(machine, lambda: self._run_with(database, function, machine))
+
+    def _machine_on(self, member: Member, name: str, faults: Faults) -> tuple[Machine, Database]:
+        host, random = Process(name, member.process), Random(f"{self.seed} machine {name}")
+        runtime = SimulatedRuntime(
+            self.scheduler,
+            host,
+            Random(f"{self.seed} runtime {name}"),
+            1000 + len(self._machines),
+            random.random() * faults.clock_skew_s,
+        )
+        host.machine = Machine(runtime, random, faults, self.trace)
+        database = Database(engine.database(self._impl, member.database, host.machine), runtime)
+        return host.machine, known_by_engine(database)
+
+    # -- stages -------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin when all members have started."""
+        if len(self.members) == self.members[0].context.client_count and all(m.promise for m in self.members):
+            self.limit(**_LIMITS)
+            self._checkers = self.workload.build(self, self.size)
+            self._ended = self._all_ended
+
+    def check(self, member: Member) -> None:
+        if member is not self.members[0]:
+            member.end(True)
+            return
+        first, self.members = self.members[0], [member]
+        host = Process("judge", first.process)
+        judging = self.scheduler.spawn(host, self._judge_all, "judge")
+        self._ended = lambda: judging.ended
+
+    def end_stage(self) -> None:
+        """End the stage if its tasks have ended: the simulator goes on in the call."""
+        if self._ended():
+            self._ended = lambda: False
+            self.is_over = bool(self.hash or self.violations)
+            for member in list(self.members):
+                member.end(not self.violations)
+
+    def _judge_all(self) -> None:
+        try:
+            self._judge_keys()
+        except Exception as error:
+            self.violations.append(f"the judge raised {error!r}")
+        self._tell()
+
+    def _judge_keys(self) -> None:
+        _, database = self._machine_on(self.members[0], "the judge", NONE)
+        left = hash_of(database)
+        for function, name in self._afterwards:
+            self._start(function, name, NONE)
+            while not self._all_ended():
+                self.scheduler.park(self.scheduler.now + _LOOK_S)
+        self.violations = [f"{task.name} raised {error!r}" for task, error in self.scheduler.failures]
+        if not self.violations:
+            self.violations = [text for check in self._checkers for text in check(self.trace, database)]
+        self.violations = self.violations or unsound(database)
+        self.hash = hash_of(database, left)
+        database.close()
+
+    def _tell(self) -> None:
+        done = sum(op.done for op in self.trace.operations)
+        report = {
+            "workload": self.workload.name,
+            "virtual_s": round(self.scheduler.now, 3),
+            "clients": len(self._machines),
+            "operations": len(self.trace.operations),
+            "done": done,
+            "hash": self.hash,
+            "trace": self.trace.hash(),
+            "faults": dict(sorted(self.trace.faults.items())),
+            "violations": self.violations,
+        }
+        print(f"fdbqueue {json.dumps(report)}", flush=True)
+        for violation in self.violations:
+            self.members[0].context.trace(Severity.WARNING_ALWAYS, "FdbqueueViolation", {"Text": violation})
+
+
+def drawn(seed: int, workload: Workload, has_own: bool) -> Faults:
+    """The faults of a run: those of clients by the seed, and all that a simulated cluster may do."""
+    found = Faults.drawn(Random(f"{seed} faults"), workload.more).without(*workload.never)
+    own = found.only(*OURS) if has_own else NONE
+    others = {name: _CAN_HAPPEN for name in KINDS if name not in (*OURS, *workload.never)}
+    return replace(own, **others, stall_max_s=_STALL_MAX_S, slow_reply_max_s=_CAN_HAPPEN * 1e9)
+
+
+def hash_of(database: Database, before: str = "") -> str:
+    """A hash of all keys with their values, and of the hash before."""
+    digest, begin = hashlib.sha256(before.encode()), b""
+    while page := database.get_range(begin, b"\xff", limit=_PAGE_ROWS):
+        for row in page:
+            digest.update(b"%d %d " % (len(row.key), len(row.value)) + row.key + row.value)
+        begin = page[-1].key + b"\x00"
+    return digest.hexdigest()
+
+
+# -- for the host ------------------------------------------------------------------------------------------
+
+_enter: Any = None
+_impl: Any = None
+_runs: list[Run] = []
+
+
+def prepare(enter: int) -> None:
+    """Make the interpreter ready. `enter`: the address of the function that calls `work` on its own stack."""
+    global _enter, _impl
+    gc.disable()  # a collection drops futures at a moment that the seed does not decide
+    logging.getLogger("fdbqueue").addHandler(logging.NullHandler())
+    _enter = ctypes.PYFUNCTYPE(None)(enter)
+    _impl = engine.load(lambda: _runs[-1].scheduler, turn)
+
+
+def make(name: str, place: int) -> Member:
+    """A member of the run of a workload, for one of the simulator's clients."""
+    member = Member(name, Context(place))
+    if not _runs or len(_runs[-1].members) == member.context.client_count:
+        _runs.append(Run(member, _impl))
+    else:
+        for option in ("faults", "clients", "steps", "pace"):
+            member.context.option(option, "")  # an option without a reader fails the test
+    member.run = _runs[-1]
+    member.run.members.append(member)
+    return member
+
+
+def turn() -> None:
+    """Let the tasks go on that can, unless they do so now, and end the stage if they have ended."""
+    run = _runs[-1]
+    if not run.scheduler.turning and not run.is_over:
+        _enter()
+        run.end_stage()
+
+
+def work() -> None:
+    """One turn. The host calls it on the stack of the tasks."""
+    _runs[-1].scheduler.turn()
