@@ -27,7 +27,10 @@ from typing import Any
 from tests.simulator.build import built, missing, search_path
 
 FILES = Path(__file__).with_name("files")
-WORKLOADS = ("recipe", "waits", "tasks", "lasting")
+WORKLOADS = (
+    *("recipe", "waits", "tasks", "acks", "keyed", "fairness"),
+    *("unique", "groups", "limited", "partitions", "elements", "proxies"),
+)
 LIMIT_S = 1_800
 _COUNTED = {
     "kills": 'Type="KillMachineProcess"',
@@ -156,6 +159,8 @@ def _read(case: Case, folder: Path, told: str, seconds: float) -> Outcome:
                 if _ERROR in line:
                     wrong.append(line.strip()[:300])
     found = _LOOK.search(told)
+    if "\n1 tests passed; 0 tests failed." not in told:
+        wrong.append("the simulator found that a test failed")
     if not reports:
         wrong.append("the workload gave no report")
     return Outcome(case, seconds, report, found[1] if found else "none", counts, wrong[:_SHOWN_MAX])

@@ -20,6 +20,8 @@ def missing() -> str | None:
         return "the headers of Python"
     if not sysconfig.get_config_var("Py_ENABLE_SHARED"):
         return "a Python with a shared library"
+    if sys.version_info >= (3, 14):
+        return "a Python before 3.14, which does not look whose stack it runs on"
     return None
 
 

@@ -123,7 +123,7 @@ static void setup(void *client, void *database, Handle promise) { call(client, "
 static void start(void *client, void *database, Handle promise) { call(client, "start", database, promise); }
 static void check(void *client, void *database, Handle promise) { call(client, "check", database, promise); }
 static void metrics(void *client, Handle place) { call(client, "metrics", NULL, place); }
-static double check_timeout(void *client) { (void)client; return 1e6; }
+static double check_timeout(void *client) { (void)client; return 1e4; }
 static void forget(void *client) { (void)client; } /* the process ends soon */
 
 __attribute__((visibility("default"))) Workload workloadCFactory(const char *name, Context given) {

@@ -16,6 +16,8 @@ from tests.simulator.abi import Context
 
 _POINTS_IN_A_ROW = 200
 """After this number of points without a wait, a task lets time pass."""
+_NEVER_EARLY_S = 1e-6
+"""More than the difference of two times is rounded."""
 _DELAY_MAX_S = 1e5
 """No run is as long: a later time never comes."""
 
@@ -36,13 +38,14 @@ class SimulatorScheduler(Scheduler):
 
     def __init__(self, random: Random, context: Context, delayed: Callable[[int], Any]) -> None:
         self._context, self._delayed = context, delayed
+        self._began_s = context.now()
         self._in_a_row = 0
         self.turning = False
         super().__init__(random, 0)
 
     @property
     def now(self) -> float:
-        return self._context.now()
+        return self._context.now() - self._began_s
 
     @now.setter
     def now(self, _: float) -> None:
@@ -93,11 +96,15 @@ class SimulatorScheduler(Scheduler):
 
     def call_at(self, due: float, callback: Callable[[], None]) -> None:
         if due - self.now < _DELAY_MAX_S:
-            delay = self._delayed(self._context.delay(max(0.0, due - self.now)))
+            delay = self._delayed(self._context.delay(max(0.0, due - self.now) + _NEVER_EARLY_S))
             delay.on_ready(lambda _: callback())
 
     def end_at(self, due: float) -> None:
         """Do nothing: the simulator ends a run that takes too long."""
+
+    def begin(self) -> None:
+        """Let the time of the clients begin now."""
+        self._began_s = self._context.now()
 
     # -- for the stages -----------------------------------------------------------------------------------
 

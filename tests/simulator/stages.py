@@ -11,6 +11,7 @@ import gc
 import hashlib
 import json
 import logging
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
@@ -19,7 +20,7 @@ from typing import Any
 from fdbqueue.core.database import Database, known_by_engine
 from fdbqueue.testing.cases import Size, Workload
 from fdbqueue.testing.engine import KINDS, NONE, Faults, Machine
-from fdbqueue.testing.scheduler import SimulatedRuntime
+from fdbqueue.testing.scheduler import SimulatedRuntime, Task
 from fdbqueue.testing.simulation import Checker, Simulation
 from fdbqueue.testing.trace import unsound
 from tests.simulator import contract, engine
@@ -33,7 +34,7 @@ _CAN_HAPPEN = 1e-12
 _STALL_MAX_S = 20.0
 _LIMITS = {"RECEIPT_STALE_S": 60.0, "SCHEDULES_SOUGHT_EVERY_S": float("inf")}
 """A day without a receipt is too long for a simulator of a whole cluster."""
-_LOOK_S = 0.1
+_LOOK_S, _END_S = 0.1, 1_500.0
 _PAGE_ROWS = 500
 
 
@@ -129,9 +130,17 @@ class Run(Simulation):
     def start(self) -> None:
         """Begin when all members have started."""
         if len(self.members) == self.members[0].context.client_count and all(m.promise for m in self.members):
+            self.scheduler.begin()
             self.limit(**_LIMITS)
             self._checkers = self.workload.build(self, self.size)
             self._ended = self._all_ended
+            self.scheduler.call_at(self.scheduler.now + _END_S, self._give_up)
+
+    def _give_up(self) -> None:
+        if not self.is_over:
+            self.violations = [f"{m.name} did not end" for m in self._machines if not m.ended] or ["no end"]
+            self._tell()
+            self._ended = lambda: True
 
     def check(self, member: Member) -> None:
         if member is not self.members[0]:
@@ -154,7 +163,7 @@ class Run(Simulation):
         try:
             self._judge_keys()
         except Exception as error:
-            self.violations.append(f"the judge raised {error!r}")
+            self.violations.append(f"the judge raised {error!r}: {traceback.format_exc()}")
         self._tell()
 
     def _judge_keys(self) -> None:
@@ -164,7 +173,7 @@ class Run(Simulation):
             self._start(function, name, NONE)
             while not self._all_ended():
                 self.scheduler.park(self.scheduler.now + _LOOK_S)
-        self.violations = [f"{task.name} raised {error!r}" for task, error in self.scheduler.failures]
+        self.violations = [failure(task, error) for task, error in self.scheduler.failures]
         if not self.violations:
             self.violations = [text for check in self._checkers for text in check(self.trace, database)]
         self.violations = self.violations or unsound(database)
@@ -187,6 +196,12 @@ class Run(Simulation):
         print(f"fdbqueue {json.dumps(report)}", flush=True)
         for violation in self.violations:
             self.members[0].context.trace(Severity.WARNING_ALWAYS, "FdbqueueViolation", {"Text": violation})
+
+
+def failure(task: Task, error: Exception) -> str:
+    """The error that has ended a task, and the line that raised it."""
+    place = traceback.format_tb(error.__traceback__)[-1].strip().replace("\n", " ")
+    return f"{task.name} raised {error!r} ({place})"
 
 
 def drawn(seed: int, workload: Workload, has_own: bool) -> Faults:
