@@ -71,10 +71,9 @@ simulate: $(VENV)/.ready   ## races, crashes and lost commits under a seed; MINU
 	$(BIN)/python -m tests.system --minutes $(MINUTES) $(NEAR:%=--near %)
 
 FDBSERVER ?= fdbserver
-CLIENT ?= libfdb_c.so
 SEEDS ?= 100
-simulator: $(VENV)/.ready   ## the same in FoundationDB's simulator; FDBSERVER=path CLIENT=libfdb_c.so SEEDS=100 MINUTES=10
-	$(BIN)/python -m tests.simulator --fdbserver $(FDBSERVER) --client $(CLIENT) --seeds $(SEEDS) --minutes $(MINUTES)
+simulator: $(VENV)/.ready   ## the same in FoundationDB's simulator; FDBSERVER=path CLIENT=path SEEDS=100 MINUTES=10
+	$(BIN)/python -m tests.simulator --fdbserver $(FDBSERVER) $(CLIENT:%=--client %) --seeds $(SEEDS) --minutes $(MINUTES)
 
 soak: $(VENV)/.ready       ## processes, killed and stopped at random, then a count; MINUTES=1 URL=fdb: SUBJECTS=leases,groups
 	$(BIN)/python -m tests.system.soak --minutes $(MINUTES) $(URL:%=--url %) $(SUBJECTS:%=--subjects %)

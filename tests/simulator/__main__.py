@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.simulator.build import built, missing, search_path
+from tests.simulator.plants import VARIABLE, all_plants
 
 FILES = Path(__file__).with_name("files")
 WORKLOADS = (
@@ -56,7 +57,8 @@ class Case:
     def command(self, options: argparse.Namespace) -> str:
         """The command line that repeats it."""
         words = f"--fdbserver {options.fdbserver} --client {options.client} --first {self.seed} --seeds 1"
-        return f"python -m tests.simulator {words} --files {self.file} --workloads {self.workload}"
+        words += f" --files {self.file} --workloads {self.workload}"
+        return f"python -m tests.simulator {words}{f' --plant {options.plant!r}' if options.plant else ''}"
 
 
 @dataclass
@@ -125,6 +127,7 @@ def _simulated(case: Case, options: argparse.Namespace, folder: Path, buggify: s
         **{name: value for name, value in os.environ.items() if not name.startswith(("FDB", "PYTHON"))},
         "FDBQUEUE_SIMULATOR_PATH": search_path(),
         "LD_LIBRARY_PATH": str(Path(options.client).parent),
+        **({VARIABLE: options.plant} if options.plant else {}),
     }
     with (folder / "out.txt").open("w+") as out:
         try:
@@ -169,6 +172,9 @@ def _read(case: Case, folder: Path, told: str, seconds: float) -> Outcome:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = _parser()
     options = parser.parse_args(arguments)
+    options.client = options.client or beside(options.fdbserver)
+    if options.plant and options.plant not in all_plants():
+        parser.error(f"no planted bug is called {options.plant!r}")
     for path in (options.fdbserver, options.client):
         if not Path(path).is_file():
             parser.error(f"there is no file {path}")
@@ -193,13 +199,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return int(failed > 0)
 
 
+def beside(fdbserver: str) -> str:
+    """The client library in the folder of the server, or in the `lib` beside that."""
+    folder = Path(fdbserver).absolute().parent
+    places = [folder / "libfdb_c.so", folder.parent / "lib" / "libfdb_c.so"]
+    return str(next((place for place in places if place.is_file()), places[0]))
+
+
 def _parser() -> argparse.ArgumentParser:
     def names(text: str) -> list[str]:
         return text.split(",")
 
     parser = argparse.ArgumentParser("python -m tests.simulator", description=__doc__)
     parser.add_argument("--fdbserver", required=True, help="a server of release 7.4 or later")
-    parser.add_argument("--client", required=True, help="the libfdb_c.so of the same build")
+    parser.add_argument("--client", help="the libfdb_c.so of the same build; by default the one beside it")
     parser.add_argument("--seeds", type=int, default=100, help="the number of seeds")
     parser.add_argument("--first", type=int, default=1, help="the first seed")
     parser.add_argument("--minutes", type=float, default=10, help="no seed begins after this time")
@@ -207,6 +220,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--workloads", type=names, default=list(WORKLOADS), help="names, with commas")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes at once")
     parser.add_argument("--twice", action="store_true", help="run each seed twice, and compare")
+    parser.add_argument("--plant", help="the first line of a planted bug, which the runs have")
     parser.add_argument("--folder", help="where folders of runs are made; by default the system's")
     return parser
 

@@ -23,7 +23,7 @@ from fdbqueue.testing.engine import KINDS, NONE, Faults, Machine
 from fdbqueue.testing.scheduler import SimulatedRuntime, Task
 from fdbqueue.testing.simulation import Checker, Simulation
 from fdbqueue.testing.trace import unsound
-from tests.simulator import contract, engine
+from tests.simulator import contract, engine, plants
 from tests.simulator.abi import Context, Promise, Severity, push_metrics
 from tests.simulator.scheduler import Process, SimulatorScheduler
 from tests.system.workloads import all_workloads
@@ -235,6 +235,7 @@ def prepare(enter: int) -> None:
     gc.disable()  # a collection drops futures at a moment that the seed does not decide
     logging.getLogger("fdbqueue").addHandler(logging.NullHandler())
     _enter = ctypes.PYFUNCTYPE(None)(enter)
+    plants.sow()
     _impl = engine.load(lambda: _runs[-1].scheduler, turn)
 
 
