@@ -143,8 +143,8 @@ class Run(Simulation):
             self._ended = lambda: True
 
     def check(self, member: Member) -> None:
-        if member is not self.members[0]:
-            member.end(True)
+        if member is not self.members[0] or self.is_over:
+            member.end(not self.violations)
             return
         first, self.members = self.members[0], [member]
         host = Process("judge", first.process)
