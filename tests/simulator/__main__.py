@@ -31,7 +31,7 @@ from tests.simulator.plants import VARIABLE, all_plants
 FILES = Path(__file__).with_name("files")
 WORKLOADS = (
     *("recipe", "waits", "tasks", "acks", "keyed", "fairness"),
-    *("unique", "groups", "limited", "partitions", "elements", "proxies"),
+    *("unique", "groups", "limited", "partitions", "elements", "awaited_tasks"),
 )
 LIMIT_S = 1_800
 _COUNTED = {

@@ -9,6 +9,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
+from fdbqueue.aio.engines import let_fibers_park
 from fdbqueue.core import binding
 from fdbqueue.testing.engine import Machine
 from tests.simulator.scheduler import SimulatorScheduler
@@ -36,6 +37,7 @@ def load(scheduler: Callable[[], SimulatorScheduler], turn: Turn) -> Any:
             scheduler().wait_for(self)
 
     impl.Future.on_ready, impl.Future.block_until_ready = on_ready, block_until_ready
+    let_fibers_park()
     return impl
 
 

@@ -2,8 +2,8 @@
 
 The simulator has some processes that test, and each is a *member* here. All are in one interpreter. When the
 last of them starts, the workload of our own simulation adds its clients, and each member has some. A stage
-ends when all clients have ended or died. In the stage `check`, the first member runs what comes afterwards
-on machines without faults, then the checkers, and last it verifies all keys.
+ends when all clients have ended or died. In the stage `check`, the first member runs the functions of
+`afterwards` on machines without faults, then the checkers, and last it verifies all keys.
 """
 
 import ctypes
@@ -14,11 +14,15 @@ import logging
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
 from fdbqueue.core.database import Database, known_by_engine
+from fdbqueue.fleet.worker import is_asynchronous
+from fdbqueue.testing import coroutines
 from fdbqueue.testing.cases import Size, Workload
+from fdbqueue.testing.coroutines import LoopMachine
 from fdbqueue.testing.engine import KINDS, NONE, Faults, Machine
 from fdbqueue.testing.scheduler import SimulatedRuntime, Task
 from fdbqueue.testing.simulation import Checker, Simulation
@@ -27,6 +31,8 @@ from tests.simulator import contract, engine, plants
 from tests.simulator.abi import Context, Promise, Severity, push_metrics
 from tests.simulator.scheduler import Process, SimulatorScheduler
 from tests.system.workloads import all_workloads
+
+M = TypeVar("M", bound=Machine)
 
 OURS = ("die", "stall", "clock_skew_s")
 """The faults of clients. All others are the simulator's, and can happen in each run."""
@@ -107,12 +113,23 @@ class Run(Simulation):
     # -- clients ------------------------------------------------------------------------------------------
 
     def _start(self, function: Callable[[Any], object], name: str, faults: Faults) -> None:
-        machine, database = self._machine_on(
-            self.members[len(self._machines) % len(self.members)], name, faults
-        )
-        self._start_machine(machine, lambda: self._run_with(database, function, machine))
+        member = self.members[len(self._machines) % len(self.members)]
+        if is_asynchronous(function):
+            looping = self._machine_on(LoopMachine, member, name, faults)
+            # Its engine is made over the third argument, which is the address of a database here.
+            place: Any = member.database
+            on_loop = partial(coroutines.run_client, function, looping, place, self.trace, self._pace)
+            self._start_machine(looping, on_loop)
+        else:
+            machine = self._machine_on(Machine, member, name, faults)
+            database = self._database_on(member, machine)
+            self._start_machine(machine, lambda: self._run_with(database, function, machine))
 
-    def _machine_on(self, member: Member, name: str, faults: Faults) -> tuple[Machine, Database]:
+    def _database_on(self, member: Member, machine: Machine) -> Database:
+        raw = engine.database(self._impl, member.database, machine)
+        return known_by_engine(Database(raw, machine.runtime))
+
+    def _machine_on(self, kind: type[M], member: Member, name: str, faults: Faults) -> M:
         host, random = Process(name, member.process), Random(f"{self.seed} machine {name}")
         runtime = SimulatedRuntime(
             self.scheduler,
@@ -121,9 +138,8 @@ class Run(Simulation):
             1000 + len(self._machines),
             random.random() * faults.clock_skew_s,
         )
-        host.machine = Machine(runtime, random, faults, self.trace)
-        database = Database(engine.database(self._impl, member.database, host.machine), runtime)
-        return host.machine, known_by_engine(database)
+        host.machine = machine = kind(runtime, random, faults, self.trace)
+        return machine
 
     # -- stages -------------------------------------------------------------------------------------------
 
@@ -167,7 +183,8 @@ class Run(Simulation):
         self._tell()
 
     def _judge_keys(self) -> None:
-        _, database = self._machine_on(self.members[0], "the judge", NONE)
+        judge = self._machine_on(Machine, self.members[0], "the judge", NONE)
+        database = self._database_on(self.members[0], judge)
         left = hash_of(database)
         for function, name in self._afterwards:
             self._start(function, name, NONE)
@@ -237,6 +254,7 @@ def prepare(enter: int) -> None:
     _enter = ctypes.PYFUNCTYPE(None)(enter)
     plants.sow()
     _impl = engine.load(lambda: _runs[-1].scheduler, turn)
+    coroutines.LoopEngine = partial(engine.database, _impl)  # type: ignore[assignment, misc]
 
 
 def make(name: str, place: int) -> Member:

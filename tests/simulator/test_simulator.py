@@ -35,7 +35,7 @@ def test_the_engine_keeps_the_contract_of_the_seam(seed):
     assert report("contract", seed)["done"] == 8
 
 
-@pytest.mark.parametrize("workload", ["recipe", "tasks"])
+@pytest.mark.parametrize("workload", ["recipe", "tasks", "awaited_tasks"])
 def test_a_workload_meets_faults_and_keeps_its_promises(workload):
     told = report(workload, 1)
     assert told["violations"] == []
