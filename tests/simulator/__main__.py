@@ -19,7 +19,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -196,7 +196,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return None if time.monotonic() > until else run(case, options, host)
 
         with ThreadPoolExecutor(options.jobs) as pool:
-            for outcome in filter(None, pool.map(one, cases(options))):
+            runs = [pool.submit(one, case) for case in cases(options)]
+            for outcome in filter(None, (ended.result() for ended in as_completed(runs))):
                 print(outcome, flush=True)
                 totals += outcome.counts + Counter({"seeds": 1, **outcome.report.get("faults", {})})
                 if outcome.wrong:
