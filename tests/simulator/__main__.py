@@ -76,7 +76,7 @@ class Outcome:
         case, result = self.case, "FAILED" if self.wrong else "ok"
         words = [
             f"{case.file} {case.workload} seed {case.seed}: {result}",
-            f"{told.get('done', 0)} of {told.get('operations', 0)} calls answered",
+            f"{told.get('answered', 0)} of {told.get('operations', 0)} calls answered",
             f"{faults['error 1021']} unknown results, {faults['die']} deaths, {faults['stall']} stalls",
             ", ".join(f"{number} {name}" for name, number in self.counts.items() if number),
             f"{told.get('virtual_s', 0):.0f} s in {self.seconds:.0f} s",

@@ -37,6 +37,8 @@ M = TypeVar("M", bound=Machine)
 OURS = ("die", "stall", "clock_skew_s")
 """The faults of clients. All others are the simulator's, and can happen in each run."""
 _CAN_HAPPEN = 1e-12
+_RARER = 0.25
+"""A call has more waits for answers than in our own simulation."""
 _STALL_MAX_S = 20.0
 _LIMITS = {"RECEIPT_STALE_S": 60.0, "SCHEDULES_SOUGHT_EVERY_S": float("inf")}
 """A day without a receipt is too long for a simulator of a whole cluster."""
@@ -198,13 +200,12 @@ class Run(Simulation):
         database.close()
 
     def _tell(self) -> None:
-        done = sum(op.done for op in self.trace.operations)
         report = {
             "workload": self.workload.name,
             "virtual_s": round(self.scheduler.now, 3),
             "clients": len(self._machines),
             "operations": len(self.trace.operations),
-            "done": done,
+            "answered": sum(not op.unknown for op in self.trace.operations),
             "hash": self.hash,
             "trace": self.trace.hash(),
             "faults": dict(sorted(self.trace.faults.items())),
@@ -225,6 +226,7 @@ def drawn(seed: int, workload: Workload, has_own: bool) -> Faults:
     """The faults of a run: those of clients by the seed, and all that a simulated cluster may do."""
     found = Faults.drawn(Random(f"{seed} faults"), workload.more).without(*workload.never)
     own = found.only(*OURS) if has_own else NONE
+    own = replace(own, die=own.die * _RARER, stall=own.stall * _RARER)
     others = {name: _CAN_HAPPEN for name in KINDS if name not in (*OURS, *workload.never)}
     return replace(own, **others, stall_max_s=_STALL_MAX_S, slow_reply_max_s=_CAN_HAPPEN * 1e9)
 

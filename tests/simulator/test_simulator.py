@@ -2,11 +2,13 @@
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 
 import pytest
 
+from tests.simulator.__main__ import main
 from tests.simulator.build import built, missing, search_path
 
 SEEDS = range(1, 4)
@@ -32,7 +34,7 @@ def host(tmp_path_factory):
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_engine_keeps_the_contract_of_the_seam(seed):
-    assert report("contract", seed)["done"] == 8
+    assert report("contract", seed)["answered"] == 8
 
 
 @pytest.mark.parametrize("workload", ["recipe", "tasks", "awaited_tasks"])
@@ -47,3 +49,35 @@ def test_a_seed_gives_the_same_run_through_the_host(host):
     direct, hosted, again = report("recipe", 2), report("recipe", 2, host), report("recipe", 2, host)
     assert direct == hosted == again
     assert report("recipe", 3, host)["trace"] != hosted["trace"]
+
+
+SERVER = f"""#!{sys.executable}
+import os, re, sys
+sys.path[:] = os.environ["FDBQUEUE_SIMULATOR_PATH"].split(":")
+from tests.simulator.fake import Simulator
+text, seed = open("test.toml").read(), int(sys.argv[sys.argv.index("-s") + 1])
+path, workload = (re.search(name + " = '(.*)'", text)[1] for name in ("libraryPath", "workloadName"))
+is_sound = Simulator(workload, seed, {{}}).play(path + "/libfdbqueue_host.so")
+print(f"Unseed: {{seed}}\\n\\n{{int(is_sound)}} tests passed; {{int(not is_sound)}} tests failed.")
+"""
+DOUBLE = "a take that does not conflict at the head of the queue"
+
+
+@pytest.mark.usefixtures("host")
+def test_the_program_runs_seeds_and_repeats_a_failed_one(tmp_path, capsys):
+    """The server is the fake. The command of a failure finds the planted bug again."""
+    server, client = tmp_path / "fdbserver", tmp_path / "libfdb_c.so"
+    server.write_text(SERVER)
+    server.chmod(0o755)
+    client.touch()
+    words = ["--fdbserver", str(server), "--folder", str(tmp_path), "--seeds", "2", "--workloads", "recipe"]
+    assert main([*words, "--twice"]) == 0
+    told = capsys.readouterr().out.splitlines()
+    assert [line.partition(":")[0] for line in sorted(told)[1:]] == [
+        "cruel recipe seed 1",
+        "mild recipe seed 2",
+    ]
+    assert main([*words, "--plant", DOUBLE]) == 1
+    (again, *_) = [line for line in capsys.readouterr().out.splitlines() if "python -m" in line]
+    assert main([*shlex.split(again)[3:], "--folder", str(tmp_path)]) == 1
+    assert "delivered 2 times" in capsys.readouterr().out
