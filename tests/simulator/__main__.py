@@ -225,7 +225,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seeds", type=int, default=100, help="the number of seeds")
     parser.add_argument("--first", type=int, default=1, help="the first seed")
     parser.add_argument("--minutes", type=float, default=10, help="no seed begins after this time")
-    parser.add_argument("--files", type=names, default=["mild", "cruel"], help="names of files/, with commas")
+    parser.add_argument(
+        "--files", type=names, default=["mild", "cruel", "disks"], help="names of files/, with commas"
+    )
     parser.add_argument("--workloads", type=names, default=list(WORKLOADS), help="names, with commas")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes at once")
     parser.add_argument("--twice", action="store_true", help="run each seed twice, and compare")

@@ -70,7 +70,18 @@ def test_the_program_runs_seeds_and_repeats_a_failed_one(tmp_path, capsys):
     server.write_text(SERVER)
     server.chmod(0o755)
     client.touch()
-    words = ["--fdbserver", str(server), "--folder", str(tmp_path), "--seeds", "2", "--workloads", "recipe"]
+    words = [
+        "--fdbserver",
+        str(server),
+        "--folder",
+        str(tmp_path),
+        "--seeds",
+        "2",
+        "--workloads",
+        "recipe",
+        "--files",
+        "mild,cruel",
+    ]
     assert main([*words, "--twice"]) == 0
     told = capsys.readouterr().out.splitlines()
     assert [line.partition(":")[0] for line in sorted(told)[1:]] == [
