@@ -15,6 +15,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
 
@@ -34,6 +35,8 @@ from tests.system.workloads import all_workloads
 
 M = TypeVar("M", bound=Machine)
 
+EVENTS = "fdbqueue.txt"
+"""The file with the calls of a failed run, in its folder."""
 OURS = ("die", "stall", "clock_skew_s")
 """The faults of clients. All others are the simulator's, and can happen in each run."""
 _CAN_HAPPEN = 1e-12
@@ -212,6 +215,9 @@ class Run(Simulation):
             "violations": self.violations,
         }
         print(f"fdbqueue {json.dumps(report)}", flush=True)
+        if self.violations:  # beside the simulator's own traces
+            lines = (f"{at_s:10.4f} {who:<16} {what} {told}" for at_s, who, what, told in self.trace.events)
+            Path(EVENTS).write_text("\n".join(lines))
         for violation in self.violations:
             self.members[0].context.trace(Severity.WARNING_ALWAYS, "FdbqueueViolation", {"Text": violation})
 
