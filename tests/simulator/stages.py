@@ -31,7 +31,7 @@ from fdbqueue.testing.trace import unsound
 from tests.simulator import contract, engine, plants
 from tests.simulator.abi import Context, Promise, Severity, push_metrics
 from tests.simulator.scheduler import Process, SimulatorScheduler
-from tests.system.workloads import all_workloads
+from tests.system.workloads import all_workloads, stage
 
 M = TypeVar("M", bound=Machine)
 
@@ -46,6 +46,8 @@ _STALL_MAX_S = 20.0
 _LIMITS = {"RECEIPT_STALE_S": 60.0, "SCHEDULES_SOUGHT_EVERY_S": float("inf")}
 """A day without a receipt is too long for a simulator of a whole cluster."""
 _LOOK_S, _END_S = 0.1, 1_500.0
+_ENOUGH_S = 1_000.0
+"""A survivor goes on for this time: a cluster after faults is slow."""
 _PAGE_ROWS = 500
 
 
@@ -153,6 +155,7 @@ class Run(Simulation):
         if len(self.members) == self.members[0].context.client_count and all(m.promise for m in self.members):
             self.scheduler.begin()
             self.limit(**_LIMITS)
+            stage.ENOUGH_S = _ENOUGH_S
             self._checkers = self.workload.build(self, self.size)
             self._ended = self._all_ended
             self.scheduler.call_at(self.scheduler.now + _END_S, self._give_up)

@@ -19,13 +19,14 @@ from fdbqueue.core.errors import (
     RepartitionUnderWay,
     TaskNotFound,
 )
+from fdbqueue.core.page import every_row
 from fdbqueue.core.registry import Registry
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.core.seam import DatabaseOrTransaction, Transaction
 from fdbqueue.core.sessions.session import Session
 from fdbqueue.core.task import Task, TaskState
 from fdbqueue.operate.verify.root import compare_members
-from fdbqueue.tasks.groups import Group, group, list_groups
+from fdbqueue.tasks.groups import Group, GroupProgress, group, list_groups
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.checkers import no_watch_left_behind
@@ -216,7 +217,7 @@ def look(client: Client) -> None:
 
 def _early(tr: Transaction, then: TaskQueue) -> Iterator[str]:
     started = {task.id for state in "rt" for task in then.tasks(tr, state, 100)}
-    for one in list_groups(tr):
+    for one in all_groups(tr):
         holds = one.buried if one.waits_for_buried else 0
         if one.then in started and (one.left > 0 or one.open or holds):
             yield f"the task of the group {one.id} has started: {one.left} left, {one.buried} buried"
@@ -227,8 +228,12 @@ def _early(tr: Transaction, then: TaskQueue) -> Iterator[str]:
             yield wrong.text
 
 
+def all_groups(target: DatabaseOrTransaction) -> Iterator[GroupProgress]:
+    return every_row(partial(list_groups, target))
+
+
 def close_all(client: Client) -> None:
-    for one in list_groups(client.db):
+    for one in all_groups(client.db):
         Group(one.id).close(client.db)
 
 
@@ -236,7 +241,7 @@ def left(tr: Transaction) -> list[str]:
     """Tell the groups that have not ended, and the tasks that still wait."""
     found = [
         f"the group {one.id} has not ended: {one.left} left, {one.buried} buried"
-        for one in list_groups(tr)
+        for one in all_groups(tr)
         if one.ended is None
     ]
     registry = Registry(DEFAULT_ROOT)
