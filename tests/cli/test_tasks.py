@@ -177,6 +177,16 @@ def test_explain_without_an_id_tells_of_the_first_that_waits(program: Within) ->
     assert program.run("explain", "q") == (1, "", told)
 
 
+def test_explain_tells_of_a_task_that_the_line_has_lost(program: Within) -> None:
+    program.run("create", "q")
+    put(program, "q", "a")
+    with program.opened() as (db, queue):
+        ready = queue._shape.keys.ready
+        del db[ready.start : ready.stop]
+    told = "no task of 'q' stands in line, but 1 counted as ready: see `fdbqueue verify q`"
+    assert program.run("explain", "q") == (1, "", f"fdbqueue: {told}\n")
+
+
 def test_cancel_ends_waiting_tasks_and_marks_taken_ones(program: Within) -> None:
     program.run("create", "q")
     ids = put(program, "q", "a", "b")

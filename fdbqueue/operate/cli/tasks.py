@@ -158,6 +158,11 @@ def _first_that_waits(database: Database, queue: TaskQueue) -> str:
             return found[0].id
     others = queue.statistics(database)["tasks"]
     look = f" (`fdbqueue dead list {queue.name}`)" if others["buried"] else ""
+    if lost := others["ready"]:
+        raise Refused(
+            f"no task of {queue.name!r} stands in line, but {lost:,} counted as ready: "
+            f"see `fdbqueue verify {queue.name}`"
+        )
     raise Refused(
         f"no task of {queue.name!r} waits: {others['taken']} taken, {others['buried']} buried{look}"
     )
