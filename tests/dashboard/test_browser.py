@@ -158,6 +158,17 @@ def test_an_action_is_done_after_its_confirmation_only(here: Tab, site: Site) ->
     assert queue.paused(site.db)
 
 
+def test_an_action_is_asked_for_right_after_a_dialog_closed(here: Tab, site: Site) -> None:
+    queue_of(site, "asked-twice")
+    page = here.open("/queues/asked-twice")
+    page.get_by_role("button", name="Pause").click()
+    dialog = page.get_by_role("dialog", name="Pause?")
+    dialog.wait_for()
+    page.evaluate("document.querySelector('dialog').close(); document.forms[0].requestSubmit()")
+    dialog.get_by_role("link", name="Back").click()
+    dialog.wait_for(state="detached")
+
+
 def test_a_buried_task_is_edited_and_kicked(here: Tab, site: Site) -> None:
     queue = queue_of(site, "mended", {"to": "nowhere"})
     task = queue.take(site.db)

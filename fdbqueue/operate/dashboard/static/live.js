@@ -127,7 +127,7 @@ document.addEventListener("submit", async (event) => {
   const form = event.target;
   if (!form.matches("[data-asks]")) return;
   event.preventDefault();
-  if (document.querySelector("dialog")) return;
+  if (document.querySelector("dialog[open]")) return; // a closed one leaves the page a moment later
   const action = event.submitter?.getAttribute("formaction") ?? form.action;
   const asking = await asked(form, action);
   if (asking) return showDialog(asking);
