@@ -141,6 +141,12 @@ class Trail:
         lent.manner = _Noting(self._database.manner, self)
         return lent
 
+    def __enter__(self) -> Database:
+        return self.over()
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        self.end(stopped=error is not None)
+
     def noting(self, body: Body[T], wrote: Callable[[T], bool] | None) -> Body[T]:
         """The body, and behind it the first line of the action, if the body has an effect.
 

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from getpass import getuser
 from typing import Any
 
@@ -44,7 +44,8 @@ class Audited:
     def __init__(self, path: str, arguments: Mapping[str, Any], root: Any) -> None:
         self._root = root
         self._database: Database | None = None
-        self._trails: list[Trail] = []
+        self._trails = ExitStack()
+        self._trail: Trail | None = None
         given = {name: value for name, value in arguments.items() if name in _TOLD}
         given = {name: value for name, value in given.items() if value not in (None, (), {}, False)}
         subject = arguments.get("id_") or arguments.get("name") or arguments.get("group") or ""
@@ -63,26 +64,18 @@ class Audited:
         """The database that writes the line of the command with its first effect."""
         self._database = database
         self._deed = self._deed._replace(actor=actor_of(database.runtime))
-        try:
-            yield self._trail(self._deed)
-        except BaseException:
-            self._end(stopped=True)
-            raise
-        self._end()
+        with self._trails:
+            yield self._begun(self._deed)
 
     def about(self, id_: str) -> Database:
         """The database that writes the line of one task among several: its id, or the token of its lease."""
-        return self._trail(self._deed._replace(subject=id_.partition(SEPARATOR)[0], tasks=1))
+        return self._begun(self._deed._replace(subject=id_.partition(SEPARATOR)[0], tasks=1))
 
     def counts(self, tasks: int) -> None:
-        for trail in self._trails[-1:]:  # none in a dry run
-            trail.tasks = tasks
+        if self._trail is not None:  # else it is a dry run
+            self._trail.tasks = tasks
 
-    def _end(self, stopped: bool = False) -> None:
-        for trail in self._trails:
-            trail.end(stopped=stopped)
-
-    def _trail(self, deed: Deed) -> Database:
+    def _begun(self, deed: Deed) -> Database:
         assert self._database is not None  # `over` comes first
-        self._trails.append(Trail(self._database, self._root, deed))
-        return self._trails[-1].over()
+        self._trail = Trail(self._database, self._root, deed)
+        return self._trails.enter_context(self._trail)

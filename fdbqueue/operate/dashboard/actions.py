@@ -1,7 +1,7 @@
 """Actions: the changes of a queue or a task by a form, each with the sentence of its confirmation."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -11,7 +11,7 @@ from fdbqueue.core.database import Database
 from fdbqueue.core.errors import InvalidArgument
 from fdbqueue.core.redaction import Redaction
 from fdbqueue.core.visible import counted
-from fdbqueue.operate.audit import Trail
+from fdbqueue.operate.audit import AFTER, Deed, Trail, told_values
 from fdbqueue.operate.dashboard.guard import FormRefused
 from fdbqueue.operate.dashboard.roles import ACT, PURGE
 from fdbqueue.operate.exports import trash
@@ -31,9 +31,9 @@ class Target:
     id: str = ""
     redaction: Redaction | None = None
     """The parts of tasks that the actor does not see."""
+    actor: str = ""
     trail: Trail | None = None
     """The audit of the action."""
-    actor: str = ""
 
     def counts(self, tasks: int) -> None:
         """Tell the audit the number of tasks that the action has changed."""
@@ -345,13 +345,16 @@ UNTOLD = ("data", "result", "reason")
 """Fields that no log has: data of tasks."""
 
 
-def performed(action: Action, target: Target, form: Mapping[str, str]) -> str:
-    """Do the action, and write its last line."""
-    assert target.trail is not None
-    try:
-        outcome = action.perform(target, form)
-    except BaseException:
-        target.trail.end(stopped=True)
-        raise
-    target.trail.end()
-    return outcome
+def performed(action: Action, target: Target, form: Form) -> str:
+    """Do the action, and write its lines of the audit."""
+    trail = Trail(target.database, target.root, deed_of(action, target, form))
+    with trail as database:
+        return action.perform(replace(target, database=database, trail=trail), form)
+
+
+def deed_of(action: Action, target: Target, form: Form) -> Deed:
+    told = {name: form[name] for name in action.tells if form.get(name)}
+    name, is_named = action.name.removesuffix("-tasks"), bool(target.id or action.states)
+    states = AFTER.get("dead kick" if is_named and name == "kick" else name, {})
+    named = (target.actor, name, target.queue, target.id)
+    return Deed(*named, told_values({**told, **states}), action.is_bulk, 1 if target.id else None)

@@ -11,7 +11,7 @@ import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, urlencode
@@ -35,15 +35,8 @@ from fdbqueue.core.redaction import KEYS, Redaction
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.core.seam import AnyDatabase
 from fdbqueue.core.visible import shown
-from fdbqueue.operate.audit import AFTER, Deed, Trail, lines, told_values
-from fdbqueue.operate.dashboard.actions import (
-    QUEUE_ACTIONS,
-    TASK_ACTIONS,
-    UNTOLD,
-    Action,
-    Target,
-    performed,
-)
+from fdbqueue.operate.audit import lines
+from fdbqueue.operate.dashboard.actions import TASK_ACTIONS, UNTOLD, Action, Target, performed
 from fdbqueue.operate.dashboard.charts import chronicle_view
 from fdbqueue.operate.dashboard.guard import (
     COOKIE,
@@ -68,17 +61,8 @@ from fdbqueue.operate.dashboard.looks import (
     see_task,
 )
 from fdbqueue.operate.dashboard.rendering import Failures, Net, Renderer, Sampler, Streams
-from fdbqueue.operate.dashboard.roles import (
-    ACT,
-    LOOK,
-    PAYLOADS,
-    PURGE,
-    Actor,
-    Authorize,
-    Roles,
-    roles_of,
-)
-from fdbqueue.operate.dashboard.several import SEVERAL, Preview, preview, search_of
+from fdbqueue.operate.dashboard.roles import ACT, LOOK, PAYLOADS, PURGE, Actor, Authorize, Roles, roles_of
+from fdbqueue.operate.dashboard.several import ACTIONS_OF_QUEUE, Preview, preview, search_of
 from fdbqueue.operate.dashboard.views import DeadView, name_in, queue_view, segment, task_view
 from fdbqueue.operate.filters import FIELDS, filters_of, searched
 from fdbqueue.tasks.dead_letters import DeadLetters
@@ -89,34 +73,26 @@ L = TypeVar("L", QueueLook, TaskLook, DeadLook, ChronicleLook)
 V = TypeVar("V")
 
 
+@dataclass(frozen=True)
 class Pages:
-    def __init__(
-        self,
-        room: Room,
-        access: Access,
-        roles: Roles,
-        renderer: Renderer,
-        sampler: Sampler,
-        streams: Streams,
-    ) -> None:
-        self._room = room
-        self._roles = roles
-        self._access = access
-        self._renderer = renderer
-        self._sampler = sampler
-        self._streams = streams
+    room: Room
+    access: Access
+    roles: Roles
+    renderer: Renderer
+    sampler: Sampler
+    streams: Streams
 
     async def queues(self, request: Request) -> Response:
-        sample = await self._sampler.latest()
+        sample = await self.sampler.latest()
         if sample.view is None:
             raise DatabaseSilent(sample.silence)
-        view = self._roles.view(request, sample.view, self._sampler.history)
-        return self._renderer.page(request, "queues.html", view=view)
+        view = self.roles.view(request, sample.view, self.sampler.history)
+        return self.renderer.page(request, "queues.html", view=view)
 
     async def audit(self, request: Request) -> Response:
-        keys = RootKeys(self._room.root)
-        found = self._roles.lines(request, await self._room.look(lambda tr: lines(tr, keys)))
-        return self._renderer.page(request, "audit.html", lines=found[: limits.AUDIT_SHOWN])
+        keys = RootKeys(self.room.root)
+        found = self.roles.lines(request, await self.room.look(lambda tr: lines(tr, keys)))
+        return self.renderer.page(request, "audit.html", lines=found[: limits.AUDIT_SHOWN])
 
     async def queue(self, request: Request) -> Response:
         name, after = queue_of(request), request.query_params.get("after")
@@ -124,16 +100,16 @@ class Pages:
         if state not in (*STATES, ENDED):
             wanted = f"one of {', '.join((*STATES, ENDED))}"
             raise InvalidArgument(name="state", wanted=wanted, got=state)
-        search, redaction = searched(request.query_params), self._roles.redaction_for(request, name)
+        search, redaction = searched(request.query_params), self.roles.redaction_for(request, name)
         if id_ := search.get("id"):
             id_bytes(id_)
             return RedirectResponse(f"{self._base(request)}/queues/{segment(name)}/tasks/{id_}", 303)
-        trend, fields = self._sampler.history.trend(name), open_fields(redaction)
+        trend, fields = self.sampler.history.trend(name), open_fields(redaction)
         asked = {"name": name, "state": state, "after": after, "where": open_filters(search, redaction)}
         view = await self._seen(
             request, lambda look: queue_view(look, trend, after, search, fields), see_queue, **asked
         )
-        return self._page(request, "queue.html", view, {**QUEUE_ACTIONS, **SEVERAL})
+        return self._page(request, "queue.html", view, ACTIONS_OF_QUEUE)
 
     async def task(self, request: Request) -> Response:
         id_ = request.path_params["id"]
@@ -143,43 +119,43 @@ class Pages:
     async def dead(self, request: Request) -> Response:
         given, name = request.query_params, queue_of(request)
         error, text, after = given.get("error"), given.get("text") or None, given.get("after")
-        searched = self._roles.redaction_for(request, name) is None
+        searched = self.roles.redaction_for(request, name) is None
         if text and not searched:
             raise FormRefused(NO_SEARCH, 403)
         asked = {"name": name, "error": error, "text": text, "after": after}
         view = await self._seen(
             request, lambda look: DeadView(look, error, text, after, searched), see_dead, **asked
         )
-        return self._page(request, "dead.html", view, QUEUE_ACTIONS)
+        return self._page(request, "dead.html", view, ACTIONS_OF_QUEUE)
 
     async def chronicle(self, request: Request) -> Response:
         view = await self._seen(request, chronicle_view, see_chronicle, name=queue_of(request))
-        return self._renderer.page(request, "chronicle.html", view=view)
+        return self.renderer.page(request, "chronicle.html", view=view)
 
     async def events(self, request: Request) -> Response:
-        if self._streams.are_full:
+        if self.streams.are_full:
             return PlainTextResponse("There are too many open pages.\n", 503)
         part = request.query_params.get("queue")
-        return self._streams.answer(request, None if part is None else name_in(part))
+        return self.streams.answer(request, None if part is None else name_in(part))
 
     async def health(self, _: Request) -> Response:
         return PlainTextResponse("ok\n")
 
     async def login(self, request: Request) -> Response:
-        if self._access.token is None:
+        if self.access.token is None:
             return RedirectResponse(f"{self._base(request)}/", 303)
-        return self._renderer.page(request, "login.html", said="")
+        return self.renderer.page(request, "login.html", said="")
 
     async def do_login(self, request: Request) -> Response:
-        form, now = await form_of(request, self._access), self._room.runtime.now()
-        if not self._access.is_token(form.get("token", "")):
+        form, now = await form_of(request, self.access), self.room.runtime.now()
+        if not self.access.is_token(form.get("token", "")):
             _log.warning("a login from %s has failed", address_of(request))
-            return self._renderer.page(request, "login.html", 403, said="That is not the token.")
+            return self.renderer.page(request, "login.html", 403, said="That is not the token.")
         _log.info("a login from %s", address_of(request))
         answer = RedirectResponse(f"{self._base(request)}/", 303)
         answer.set_cookie(
             COOKIE,
-            self._access.new_cookie(self._room.runtime.random_bytes(16), now),
+            self.access.new_cookie(self.room.runtime.random_bytes(16), now),
             max_age=int(limits.LOGIN_S),
             path=f"{self._base(request)}/",
             secure=request.url.scheme == "https",
@@ -189,7 +165,7 @@ class Pages:
         return answer
 
     async def do_logout(self, request: Request) -> Response:
-        await form_of(request, self._access)
+        await form_of(request, self.access)
         answer = RedirectResponse(f"{self._base(request)}/login", 303)
         answer.delete_cookie(COOKIE, path=f"{self._base(request)}/", httponly=True, samesite="strict")
         return answer
@@ -199,23 +175,23 @@ class Pages:
 
         Raises: FormRefused for a queue that the request may not look at.
         """
-        self._roles.require(request, LOOK, given["name"])
-        room, seen = self._room, partial(self._roles.seen, request, given["name"])
+        self.roles.require(request, LOOK, given["name"])
+        room, seen = self.room, partial(self.roles.seen, request, given["name"])
         look = partial(see, database=room.database, root=room.root, now=room.runtime.now(), **given)
         return await room.look(lambda tr: view(seen(look(tr))))
 
     def _page(self, request: Request, template: str, view: object, actions: Mapping[str, Action]) -> Response:
         """A page with the buttons that the request may use. It tells the outcome of the action before it."""
         said, signature = request.query_params.get("done", ""), request.query_params.get("by", "")
-        done = said if self._access.is_signed(said, signature) else ""
+        done = said if self.access.is_signed(said, signature) else ""
         queue = queue_of(request)
-        purges, opens = (self._roles.may(request, needed, queue) for needed in (PURGE, PAYLOADS))
+        purges, opens = (self.roles.may(request, needed, queue) for needed in (PURGE, PAYLOADS))
         actions = {
             name: action
             for name, action in actions.items()
             if (purges or action.needs != PURGE) and (opens or not action.opens)
         }
-        return self._renderer.page(request, template, of=queue, view=view, actions=actions, done=done)
+        return self.renderer.page(request, template, of=queue, view=view, actions=actions, done=done)
 
     def _base(self, request: Request) -> str:
         return str(request.scope.get("root_path", ""))
@@ -293,90 +269,65 @@ FOUND_IN = ("data", "headers", *KEYS)
 READ_ONLY = "This dashboard is read-only: `fdbqueue dashboard --write` changes queues."
 
 
+@dataclass(frozen=True)
 class Posting:
-    def __init__(
-        self,
-        room: Room,
-        access: Access,
-        roles: Roles,
-        renderer: Renderer,
-        drivers: Drivers,
-        sampler: Sampler,
-    ) -> None:
-        self._room = room
-        self._roles = roles
-        self._access = access
-        self._renderer = renderer
-        self._drivers = drivers
-        self._sampler = sampler
+    room: Room
+    access: Access
+    roles: Roles
+    renderer: Renderer
+    drivers: Drivers
+    sampler: Sampler
 
     async def queue(self, request: Request) -> Response:
-        target = Target(self._room.database, self._room.root, queue_of(request))
-        return await self._post(request, target, {**QUEUE_ACTIONS, **SEVERAL})
+        return await self._post(request, ACTIONS_OF_QUEUE)
 
     async def task(self, request: Request) -> Response:
-        target = Target(self._room.database, self._room.root, queue_of(request), request.path_params["id"])
-        return await self._post(request, target, TASK_ACTIONS)
+        return await self._post(request, TASK_ACTIONS)
 
-    async def _post(self, request: Request, target: Target, actions: Mapping[str, Action]) -> Response:
-        form = dict(await form_of(request, self._access))
-        if not self._roles.write:
+    async def _post(self, request: Request, actions: Mapping[str, Action]) -> Response:
+        form = dict(await form_of(request, self.access))
+        if not self.roles.write:
             raise FormRefused(READ_ONLY, 403)
         action = actions.get(request.path_params["action"])
         if action is None:
             raise FormRefused(NO_ACTION, 404)
-        redaction, actor = self._allowed(request, action, target.queue, form)
-        target = replace(target, redaction=redaction)
+        target = self._target(request, action, form)
         if form.pop("sure", "") != "yes":
             seen = await self._preview(target, action, form) if action.states else None
             if seen is not None:
                 form = {"back": form.get("back", ""), "task": ",".join(seen.ids)}
             view: dict[str, Any] = {"action": action, "queue": target.queue, "id": target.id, "form": form}
-            return self._renderer.page(request, "confirm.html", preview=seen, **view)
-        outcome = await self._perform(request, actor, action, target, form)
+            return self.renderer.page(request, "confirm.html", preview=seen, **view)
+        outcome = await self._perform(request, action, target, form)
         back = parse_qsl(form.get("back", "")) if action.states else []
-        signed = urlencode([*back, ("done", outcome), ("by", self._access.signed(outcome))])
+        signed = urlencode([*back, ("done", outcome), ("by", self.access.signed(outcome))])
         return RedirectResponse(f"{self._next(request, action, target, form)}?{signed}", 303)
 
     async def _preview(self, target: Target, action: Action, form: Mapping[str, str]) -> Preview:
         search, after = search_of(form)
         where = open_filters(search, target.redaction)
-        return await self._room.call(partial(preview, target, action, where, after))
+        return await self.room.call(partial(preview, target, action.states, where, after))
 
-    def _allowed(
-        self, request: Request, action: Action, queue: str, form: Mapping[str, str]
-    ) -> tuple[Redaction | None, str]:
-        """The redaction of the actor, and its name. Raises: FormRefused."""
-        into, redaction = form.get("into", "").strip(), self._roles.redaction_for(request, queue)
+    def _target(self, request: Request, action: Action, form: Mapping[str, str]) -> Target:
+        """Raises: FormRefused for an action that the actor may not take."""
+        queue, into = queue_of(request), form.get("into", "").strip()
+        redaction = self.roles.redaction_for(request, queue)
         asked = [(LOOK, queue), (action.needs, queue), *[(ACT, into)] * bool(into)]
         if action.opens or into:  # data of this queue can be read in the other one
             asked.append((PAYLOADS, queue))
         for needed, name in asked:
-            self._roles.require(request, needed, name)
+            self.roles.require(request, needed, name)
         if form.get("text") and redaction is not None:
             raise FormRefused(NO_SEARCH, 403)
-        return redaction, self._roles.actor(request)
+        id_, actor = request.path_params.get("id", ""), self.roles.actor(request)
+        return Target(self.room.database, self.room.root, queue, id_, redaction, actor)
 
-    def _audited(self, actor: str, action: Action, target: Target, form: Mapping[str, str]) -> Target:
-        """The target with a database that writes the line of the action."""
-        told = {name: form[name] for name in action.tells if form.get(name)}
-        name, is_named = action.name.removesuffix("-tasks"), bool(target.id or action.states)
-        states = AFTER.get("dead kick" if is_named and name == "kick" else name, {})
-        after = told_values({**told, **states})
-        named = (actor, name, target.queue, target.id)
-        deed = Deed(*named, after, action.is_bulk, 1 if target.id else None)
-        trail = Trail(target.database, target.root, deed)
-        return replace(target, database=trail.over(), trail=trail, actor=actor)
-
-    async def _perform(
-        self, request: Request, actor: str, action: Action, target: Target, form: dict[str, str]
-    ) -> str:
+    async def _perform(self, request: Request, action: Action, target: Target, form: dict[str, str]) -> str:
         said = f"{action.name} of {shown(target.queue)} {target.id}".rstrip()
-        address = f"{shown(actor)} at {address_of(request)}"
+        address = f"{shown(target.actor)} at {address_of(request)}"
         given = {name: text for name, text in form.items() if name not in (*UNTOLD, "back")}
-        target = self._audited(actor, action, target, form)
         try:
-            outcome = await self._room.call(partial(performed, action, target, form))
+            outcome = await self.room.call(partial(performed, action, target, form))
         except FdbQueueError as error:
             why = type(error).__name__ if any(map(form.get, UNTOLD)) else error  # it may tell the data
             _log.warning("%s by %s %s was refused: %s", said, address, shown(given), why)
@@ -385,9 +336,9 @@ class Posting:
             _log.warning("%s by %s %s has no known outcome: %s", said, address, shown(given), error)
             raise DatabaseSilent(f"{error}. It is not known whether the action has happened.") from error
         _log.info("%s by %s %s: %s", said, address, shown(given), outcome)
-        self._sampler.expire()
+        self.sampler.expire()
         if action.drives:
-            self._drivers.start(target.queue)
+            self.drivers.start(target.queue)
         return outcome
 
     def _next(self, request: Request, action: Action, target: Target, form: Mapping[str, str]) -> str:
@@ -481,14 +432,14 @@ def routes_of(pages: Pages, posting: Posting) -> list[Route | Mount]:
     ]
 
 
+@dataclass(frozen=True)
 class Life:
     """The parts that run beside requests, for a server that tells an application of its start and end."""
 
-    def __init__(self, room: Room, sampler: Sampler, drivers: Drivers, streams: Streams) -> None:
-        self._room = room
-        self._sampler = sampler
-        self._drivers = drivers
-        self._streams = streams
+    room: Room
+    sampler: Sampler
+    drivers: Drivers
+    streams: Streams
 
     @asynccontextmanager
     async def lifespan(self, _: Starlette) -> AsyncIterator[None]:
@@ -497,17 +448,17 @@ class Life:
             try:
                 yield
             finally:
-                self._streams.close()
-                await self._drivers.stop()
+                self.streams.close()
+                await self.drivers.stop()
                 group.cancel_scope.cancel()
 
     async def _sample(self) -> None:
         """Keep the sparklines growing while no page is open."""
         while True:
             try:
-                await self._sampler.latest()
+                await self.sampler.latest()
             except Exception as error:
-                self._room.troubles.met(_log, "the queues could not be looked at", error)
+                self.room.troubles.met(_log, "the queues could not be looked at", error)
             await anyio.sleep(limits.DASHBOARD_LOOK_EVERY_S)
 
 

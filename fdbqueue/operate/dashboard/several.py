@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl
 from fdbqueue.core import limits
 from fdbqueue.core.task import Task
 from fdbqueue.core.visible import counted
-from fdbqueue.operate.dashboard.actions import Action, Field, Form, Target, whole
+from fdbqueue.operate.dashboard.actions import QUEUE_ACTIONS, Action, Field, Form, Target, whole
 from fdbqueue.operate.dashboard.guard import FormRefused
 from fdbqueue.operate.dashboard.roles import ACT, PURGE
 from fdbqueue.operate.exports import trash
@@ -78,18 +78,20 @@ def search_of(form: Form) -> tuple[dict[str, str], str | None]:
     return search, back.get("after")
 
 
-def preview(target: Target, action: Action, where: Mapping[str, Any], after: str | None = None) -> Preview:
+def preview(
+    target: Target, states: Sequence[str], where: Mapping[str, Any], after: str | None = None
+) -> Preview:
     """The tasks that filters choose, the first limits.BATCH_ITEMS_MAX, without their hidden parts."""
     found = target.tasks().search(target.database, where, after=after, most=limits.BATCH_ITEMS_MAX)
     tasks = found.tasks if target.redaction is None else [*map(target.redaction.task, found.tasks)]
     given = where.get("id") or [task.id for task in tasks]
     ids = dict.fromkeys([given] if isinstance(given, str) else given)
-    return Preview([*ids], tasks, action.states, found.after is not None)
+    return Preview([*ids], tasks, states, found.after is not None)
 
 
-def _perform(target: Target, form: Form, *, verb: str, done: str) -> str:
+def _perform(target: Target, form: Form, *, verb: str, done: str, states: Sequence[str]) -> str:
     queue, database, where = target.tasks(), target.database, {"id": form.get("task", "").split(",")}
-    before = preview(target, SEVERAL[f"{verb}-tasks"], where)
+    before = preview(target, states, where)
 
     def count(so_far: ChangedTasks) -> None:
         target.counts(so_far.changed)
@@ -107,23 +109,24 @@ def _perform(target: Target, form: Form, *, verb: str, done: str) -> str:
 
 def _action(verb: str, label: str, asks: str, done: str, *fields: Field) -> Action:
     edit = Edit(verb if verb in EDGES else None)
+    states = tuple(name for name, state in STATES.items() if state in edit.states)
     return Action(
         f"{verb}-tasks",
         label,
         asks,
-        partial(_perform, verb=verb, done=done),
+        partial(_perform, verb=verb, done=done, states=states),
         verb == "cancel",
         fields,
         needs=PURGE if verb in ("cancel", "delete") else ACT,
         is_bulk=True,
         tells=tuple(field.name for field in fields),
         opens=verb == "move",
-        states=tuple(name for name, state in STATES.items() if state in edit.states),
+        states=states,
     )
 
 
 _INTO = "The tasks get new ids behind those of another queue. Buried ones are ready there."
-SEVERAL = {
+ACTIONS_OF_QUEUE = QUEUE_ACTIONS | {
     action.name: action
     for action in (
         _action("kick", "Kick", "The tasks become ready. Their failures no longer count.", "kicked"),
@@ -134,4 +137,4 @@ SEVERAL = {
         _action("delete", "Delete", "The tasks go to the trash, for a day.", "deleted"),
     )
 }
-"""Actions on the tasks that a form names."""
+"""Those of the queue, and those on the tasks that a form names."""
