@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -47,6 +48,9 @@ class Target:
         return DeadLetters.open(self.database, self.queue, root=self.root)
 
 
+Perform = Callable[[Target, Form], str]
+
+
 @dataclass(frozen=True, slots=True)
 class Field:
     name: str
@@ -64,7 +68,7 @@ class Action:
     """The text of its button."""
     asks: str
     """The sentence of its confirmation."""
-    perform: Callable[[Target, Form], str]
+    perform: Perform
     is_dangerous: bool = False
     """True if it cannot be undone."""
     fields: tuple[Field, ...] = ()
@@ -83,22 +87,51 @@ class Action:
     """Those of the tasks that its form names, in which it may change them."""
 
 
-def _told(act: Callable[[Target], object], outcome: str) -> Callable[[Target, Form], str]:
-    def perform(target: Target, _: Form) -> str:
-        act(target)
-        return outcome
-
-    return perform
+QUEUE_ACTIONS, TASK_ACTIONS = dict[str, Action](), dict[str, Action]()
 
 
+def _among(actions: dict[str, Action], name: str, label: str, **more: Any) -> Callable[[Perform], Perform]:
+    """Make an action of a function, which performs it. Its docstring is the sentence of the confirmation."""
+
+    def made(perform: Perform) -> Perform:
+        actions[name] = Action(name, label, perform.__doc__ or "", perform, **more)
+        return perform
+
+    return made
+
+
+_of_queue, _of_task = partial(_among, QUEUE_ACTIONS), partial(_among, TASK_ACTIONS)
+
+
+@_of_queue("pause", "Pause")
+def _pause(target: Target, _: Form) -> str:
+    """No task of this queue will be taken until it is resumed."""
+    target.tasks().pause(target.database)
+    return "Paused: no task is taken until it is resumed."
+
+
+@_of_queue("resume", "Resume")
+def _resume(target: Target, _: Form) -> str:
+    """Tasks of this queue will be taken again."""
+    target.tasks().resume(target.database)
+    return "Resumed: tasks are taken again."
+
+
+_COUNT = Field("count", "Number of tasks", "100", "the first ones, in order")
+
+
+@_of_queue("kick", "Kick", fields=(_COUNT,), is_bulk=True, tells=("count",))
 def _kick(target: Target, form: Form) -> str:
+    """Buried tasks become ready, at once."""
     count = whole(form, "count", 1, limits.BATCH_ITEMS_MAX)
     kicked = target.tasks().kick(target.database, count)
     target.counts(kicked)
     return f"{counted(kicked, 'task')} kicked."
 
 
+@_of_queue("kick-class", "Kick all", is_bulk=True, tells=("error",))
 def _kick_class(target: Target, form: Form) -> str:
+    """All buried tasks that match become ready, at once."""
     letters, error, text = target.letters(), form.get("error"), form.get("text") or None
     kicked, after = letters.kick_some(target.database, error=error, text=text)
     while after is not None and kicked < limits.KICKED_MAX:
@@ -109,7 +142,17 @@ def _kick_class(target: Target, form: Form) -> str:
     return f"{counted(kicked, 'task')} kicked.{rest}"
 
 
+_REDRIVE = (
+    Field("rate", "Tasks a second", f"{RATE_PER_S:g}"),
+    Field("text", "Text in the last failure", help="empty for all"),
+    Field("into", "Into another queue", help="empty for their own"),
+    Field("limit", "At most", help="empty for all"),
+)
+
+
+@_of_queue("redrive", "Redrive", fields=_REDRIVE, drives=True, tells=("rate", "into", "limit", "error"))
 def _redrive(target: Target, form: Form) -> str:
+    """Buried tasks that match go back at a bounded rate."""
     limit = form.get("limit", "").strip()
     target.letters().begin_redrive(
         target.database,
@@ -122,12 +165,30 @@ def _redrive(target: Target, form: Form) -> str:
     return "The redrive has begun."
 
 
+@_of_queue("redrive-pause", "Pause redrive")
+def _pause_redrive(target: Target, _: Form) -> str:
+    """The redrive moves no task until it goes on."""
+    target.letters().pause_redrive(target.database)
+    return "The redrive is paused."
+
+
+@_of_queue("redrive-resume", "Go on", drives=True)
+def _resume_redrive(target: Target, _: Form) -> str:
+    """This dashboard moves the tasks that are left."""
+    target.letters().resume_redrive(target.database)
+    return "The redrive goes on."
+
+
+@_of_queue("redrive-stop", "Stop redrive", is_dangerous=True)
 def _stop_redrive(target: Target, _: Form) -> str:
+    """The redrive ends for good; the tasks that are left stay buried."""
     stopped = target.letters().stop_redrive(target.database)
     return f"The redrive is stopped: {counted(stopped.moved, 'task')} moved."
 
 
+@_of_queue("trash-restore", "Restore", needs=PURGE, is_bulk=True)
 def _restore(target: Target, _: Form) -> str:
+    """The tasks of the latest purge come back, as they were."""
     done = trash.restore(target.tasks(), target.database, most=limits.KICKED_MAX)
     target.counts(done.tasks)
     left = f" {counted(done.left, 'task')} left: unique keys in use, or unreadable." if done.left else ""
@@ -135,31 +196,65 @@ def _restore(target: Target, _: Form) -> str:
     return f"{counted(done.tasks, 'task')} restored.{left}{rest}"
 
 
+@_of_queue("trash-empty", "Empty trash", is_dangerous=True, needs=PURGE, is_bulk=True)
 def _empty(target: Target, _: Form) -> str:
+    """All tasks in the trash are removed for good."""
     removed = trash.empty(target.tasks(), target.database)
     target.counts(removed)
     return f"The trash is empty: {counted(removed, 'task')} removed."
 
 
+@_of_task("kick", "Kick")
+def _kick_one(target: Target, _: Form) -> str:
+    """The task becomes ready. Its failures so far no longer count."""
+    target.letters().kick(target.database, target.id)
+    return "The task is ready again."
+
+
+@_of_task("bury", "Bury")
+def _bury(target: Target, _: Form) -> str:
+    """The task is put aside until it is kicked. A lease of it ends."""
+    target.tasks().bury(target.database, target.id)
+    return "The task is buried."
+
+
+@_of_task("cancel", "Cancel", is_dangerous=True, needs=PURGE)
 def _cancel(target: Target, _: Form) -> str:
+    """The task ends without another attempt. A running handler is told at its next heartbeat."""
     task = target.tasks().cancel(target.database, target.id)
     if task.cancel_asked is None:
         return "The task is cancelled."
     return "The task is marked: its handler learns of the cancel at its next heartbeat."
 
 
+@_of_task("delete", "Delete", is_dangerous=True, needs=PURGE)
+def _delete(target: Target, _: Form) -> str:
+    """The task is removed for good."""
+    target.tasks().delete(target.database, target.id)
+    return "The task is deleted."
+
+
+_RESULT = Field("result", "Result", help="empty for none")
+
+
+@_of_task("complete", "Complete", is_dangerous=True, fields=(_RESULT,))
 def _complete(target: Target, form: Form) -> str:
+    """The task was handed off. Its work is done, and it ends."""
     queue, text = target.tasks(), form.get("result", "").strip()
     queue.complete(target.database, target.id, edited(queue, text) if text else None)
     return "The task is completed."
 
 
+@_of_task("fail", "Fail", fields=(Field("reason", "Reason"),))
 def _fail(target: Target, form: Form) -> str:
+    """The task was handed off. Its attempt fails, and it is ready again."""
     target.tasks().fail(target.database, target.id, form.get("reason", "").strip())
     return "The attempt has failed: the task is ready again."
 
 
+@_of_task("edit", "Save", is_dangerous=True, opens=True)
 def _edit(target: Target, form: Form) -> str:
+    """The task gets other data. Its old data is lost."""
     letters, kick = target.letters(), form.get("kick") == "yes"
     if target.redaction is not None:
         data = target.tasks().peek(target.database, target.id).data
@@ -194,151 +289,6 @@ def rate(form: Form) -> float:
     if not 0 < found <= 1e9:
         raise InvalidArgument(name="rate", wanted="a positive number of tasks a second", got=text)
     return found
-
-
-_COUNT = Field("count", "Number of tasks", "100", "the first ones, in order")
-_TEXT = Field("text", "Text in the last failure", help="empty for all")
-QUEUE_ACTIONS = {
-    action.name: action
-    for action in (
-        Action(
-            "pause",
-            "Pause",
-            "No task of this queue will be taken until it is resumed.",
-            _told(lambda t: t.tasks().pause(t.database), "Paused: no task is taken until it is resumed."),
-        ),
-        Action(
-            "resume",
-            "Resume",
-            "Tasks of this queue will be taken again.",
-            _told(lambda t: t.tasks().resume(t.database), "Resumed: tasks are taken again."),
-        ),
-        Action(
-            "kick",
-            "Kick",
-            "Buried tasks become ready, at once.",
-            _kick,
-            fields=(_COUNT,),
-            is_bulk=True,
-            tells=("count",),
-        ),
-        Action(
-            "kick-class",
-            "Kick all",
-            "All buried tasks that match become ready, at once.",
-            _kick_class,
-            is_bulk=True,
-            tells=("error",),
-        ),
-        Action(
-            "redrive",
-            "Redrive",
-            "Buried tasks that match go back at a bounded rate.",
-            _redrive,
-            fields=(
-                Field("rate", "Tasks a second", f"{RATE_PER_S:g}"),
-                _TEXT,
-                Field("into", "Into another queue", help="empty for their own"),
-                Field("limit", "At most", help="empty for all"),
-            ),
-            drives=True,
-            tells=("rate", "into", "limit", "error"),
-        ),
-        Action(
-            "redrive-pause",
-            "Pause redrive",
-            "The redrive moves no task until it goes on.",
-            _told(lambda t: t.letters().pause_redrive(t.database), "The redrive is paused."),
-        ),
-        Action(
-            "redrive-resume",
-            "Go on",
-            "This dashboard moves the tasks that are left.",
-            _told(lambda t: t.letters().resume_redrive(t.database), "The redrive goes on."),
-            drives=True,
-        ),
-        Action(
-            "redrive-stop",
-            "Stop redrive",
-            "The redrive ends for good; the tasks that are left stay buried.",
-            _stop_redrive,
-            is_dangerous=True,
-        ),
-        Action(
-            "trash-restore",
-            "Restore",
-            "The tasks of the latest purge come back, as they were.",
-            _restore,
-            needs=PURGE,
-            is_bulk=True,
-        ),
-        Action(
-            "trash-empty",
-            "Empty trash",
-            "All tasks in the trash are removed for good.",
-            _empty,
-            is_dangerous=True,
-            needs=PURGE,
-            is_bulk=True,
-        ),
-    )
-}
-TASK_ACTIONS = {
-    action.name: action
-    for action in (
-        Action(
-            "kick",
-            "Kick",
-            "The task becomes ready. Its failures so far no longer count.",
-            _told(lambda t: t.letters().kick(t.database, t.id), "The task is ready again."),
-        ),
-        Action(
-            "bury",
-            "Bury",
-            "The task is put aside until it is kicked. A lease of it ends.",
-            _told(lambda t: t.tasks().bury(t.database, t.id), "The task is buried."),
-        ),
-        Action(
-            "cancel",
-            "Cancel",
-            "The task ends without another attempt. A running handler is told at its next heartbeat.",
-            _cancel,
-            is_dangerous=True,
-            needs=PURGE,
-        ),
-        Action(
-            "delete",
-            "Delete",
-            "The task is removed for good.",
-            _told(lambda t: t.tasks().delete(t.database, t.id), "The task is deleted."),
-            is_dangerous=True,
-            needs=PURGE,
-        ),
-        Action(
-            "complete",
-            "Complete",
-            "The task was handed off. Its work is done, and it ends.",
-            _complete,
-            is_dangerous=True,
-            fields=(Field("result", "Result", help="empty for none"),),
-        ),
-        Action(
-            "fail",
-            "Fail",
-            "The task was handed off. Its attempt fails, and it is ready again.",
-            _fail,
-            fields=(Field("reason", "Reason"),),
-        ),
-        Action(
-            "edit",
-            "Save",
-            "The task gets other data. Its old data is lost.",
-            _edit,
-            is_dangerous=True,
-            opens=True,
-        ),
-    )
-}
 
 
 UNTOLD = ("data", "result", "reason")
