@@ -30,12 +30,14 @@ def span(seconds: float | None) -> str:
     return f"{whole}s"
 
 
+HIDDEN = "***"
+"""In place of a value that a redaction hides (redaction.py)."""
 SHOWN_LENGTH_MAX = 200
 """Characters of one value in a message."""
 TOLD_LENGTH_MAX = 400
 """Characters of one text in a message."""
 _DIGITS_MAX = 60
-_HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+_INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 _SHORT = {"\t": r"\t", "\n": r"\n", "\r": r"\r"}
 
 
@@ -81,7 +83,7 @@ def _short(text: str, length_max: int) -> str:
 
 
 def _hidden_in(text: str) -> set[str]:
-    return {character for character in set(text) if unicodedata.category(character) in _HIDDEN}
+    return {character for character in set(text) if unicodedata.category(character) in _INVISIBLE}
 
 
 def _escaped(character: str) -> str:

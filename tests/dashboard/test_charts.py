@@ -7,8 +7,8 @@ from starlette.testclient import TestClient
 import fdbqueue
 from fdbqueue import TaskQueue
 from fdbqueue.operate.dashboard.app import create_app
-from fdbqueue.operate.dashboard.charts import chronicle_view, parts_of, rates_of
-from fdbqueue.operate.dashboard.looks import CHART_WIDTH, ChronicleLook
+from fdbqueue.operate.dashboard.charts import chronicle_view, rates_of
+from fdbqueue.operate.dashboard.looks import CHART_WIDTH, ChronicleLook, parts_of
 from fdbqueue.tasks.points import MINUTE_US, Point
 
 

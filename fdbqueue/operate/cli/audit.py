@@ -1,6 +1,5 @@
 """The command `audit`: the last actions of operators."""
 
-from datetime import UTC, datetime
 from functools import partial
 
 import click
@@ -10,7 +9,7 @@ from fdbqueue.core.database import run
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.operate.audit import lines as audits_of
 from fdbqueue.operate.cli.frame import Here, cli, command, first_option, queue_names
-from fdbqueue.operate.cli.show import Cell, Row, columns
+from fdbqueue.operate.cli.show import Cell, columns, moment_in
 
 
 @command(cli)
@@ -29,16 +28,12 @@ def audit(here: Here, queue: str | None, count: int) -> None:
     here.show(map(asdict, found[:count]), COLUMNS)
 
 
-def _time(row: Row) -> str:
-    return datetime.fromtimestamp(row["at"], UTC).isoformat(timespec="seconds")
-
-
 def _values(name: str) -> Cell:
     return lambda row: ", ".join(f"{one}={value}" for one, value in row[name].items())
 
 
 COLUMNS = columns(
-    **columns(at=_time),
+    **columns(at=moment_in("at")),
     **columns("actor", "action", "queue", "subject", "phase", "tasks"),
     before=_values("before"),
     after=_values("after"),

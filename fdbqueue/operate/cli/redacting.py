@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from fdbqueue.core.errors import InvalidArgument
 from fdbqueue.core.task import Failure, Task
+from fdbqueue.core.visible import HIDDEN
 from fdbqueue.operate.cli.exits import Refused
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 VARIABLE = "FDBQUEUE_REDACT"
 _MADE = "fdbqueue.core.redaction:redaction_of"
 """A name, imported at its first use: most commands have nothing to hide."""
-HIDDEN = "***"
 
 
 def in_environment() -> "Redaction | None":

@@ -1,14 +1,11 @@
 """Charts of the chronicle: lines as SVG, without a script. A gap of points is a gap of a line."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import groupby, pairwise
+from itertools import pairwise
 
-from fdbqueue.operate.dashboard.looks import CHART_HEIGHT, CHART_WIDTH, ChronicleLook
+from fdbqueue.operate.dashboard.looks import ChronicleLook, Values, parts_of
 from fdbqueue.tasks.points import Places, Point
-
-Values = Sequence[float | None]
-"""One for each step, the oldest first; None for a gap."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +66,3 @@ def _rate(before: Point | None, after: Point | None, name: str) -> float | None:
 def _lines(values: Mapping[str, Values], top: float) -> Iterator[Line]:
     for name, line in values.items():
         yield Line(name, tuple(parts_of(line, top)))
-
-
-def parts_of(values: Values, top: float) -> Iterator[str]:
-    """A value alone between two gaps becomes a dash."""
-    step, scale = CHART_WIDTH / max(1, len(values) - 1), (CHART_HEIGHT - 2) / max(top, 1e-9)
-    for is_gap, run in groupby(enumerate(values), lambda one: one[1] is None):
-        if not is_gap:
-            places = [(at * step, CHART_HEIGHT - 1 - (value or 0.0) * scale) for at, value in run]
-            if len(places) == 1:
-                [(x, y)] = places
-                places = [(max(0.0, x - step / 2), y), (x + step / 2, y)]
-            yield " ".join(f"{x:.2f},{y:.1f}" for x, y in places)

@@ -5,8 +5,9 @@ history has the last figures of each queue, from which rates and sparklines are 
 """
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
 from fdbqueue.core import limits
@@ -191,6 +192,8 @@ def _of_tasks(tr: Transaction, root: Any, name: str) -> Definition:
 
 
 CHART_WIDTH, CHART_HEIGHT = 120, 24
+Values = Sequence[float | None]
+"""One for each step, the oldest first; None for a gap."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,13 +298,18 @@ def _rates(before: Point, after: Point) -> Rates:
     return Rates(*((getattr(after, name) - getattr(before, name)) / span_s for name in names))
 
 
-def line_of(values: Sequence[float], top: float) -> str:
+def line_of(values: Values, top: float) -> str:
     """The points of a polyline through `values`, from the left edge to the right one; empty for one value."""
-    if len(values) < 2:
-        return ""
-    top = max(top, 1e-9)
-    step = CHART_WIDTH / (len(values) - 1)
-    return " ".join(
-        f"{number * step:.1f},{CHART_HEIGHT - value / top * (CHART_HEIGHT - 2) - 1:.1f}"
-        for number, value in enumerate(values)
-    )
+    return next(parts_of(values, top)) if len(values) > 1 else ""
+
+
+def parts_of(values: Values, top: float) -> Iterator[str]:
+    """The `points` of a polyline for each run of values without a gap. A value alone becomes a dash."""
+    step, scale = CHART_WIDTH / max(1, len(values) - 1), (CHART_HEIGHT - 2) / max(top, 1e-9)
+    for is_gap, run in groupby(enumerate(values), lambda one: one[1] is None):
+        if not is_gap:
+            places = [(at * step, CHART_HEIGHT - 1 - (value or 0.0) * scale) for at, value in run]
+            if len(places) == 1:
+                [(x, y)] = places
+                places = [(max(0.0, x - step / 2), y), (x + step / 2, y)]
+            yield " ".join(f"{x:.2f},{y:.1f}" for x, y in places)
