@@ -1,31 +1,23 @@
 """Three people and one dashboard in Chromium: roles, a search, the trash, and charts."""
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
 import fdbqueue
-from fdbqueue import Database, Failure, TaskQueue
+from fdbqueue import Failure, TaskQueue
 from fdbqueue.core.visible import HIDDEN
 from fdbqueue.operate.exports import trash
-from tests.dashboard.chromium import Browser, Page, Tab, chromium, served, tab
-from tests.dashboard.test_browser import Keeperless
+from tests.dashboard.chromium import Page, Tab, chromium, served, tab
+from tests.dashboard.test_browser import Keeperless, Site
 from tests.dashboard.test_roles import authorize
 
 CARD = "k-sesame"
 
 
-class House(NamedTuple):
-    db: Database
-    url: str
-    browser: Browser
-    mail: TaskQueue
-    buried: str
-
-
 @pytest.fixture(scope="module")
-def house() -> Iterator[House]:
+def house() -> Iterator[Site]:
     roles: dict[str, Any] = {"authorize": authorize, "redact": ["data.card"]}
     with (
         fdbqueue.open("memory:", runtime=Keeperless()) as db,
@@ -36,11 +28,11 @@ def house() -> Iterator[House]:
         ids = [mail.put(db, {"to": to, "card": CARD}, key=to).id for to in ("ann", "bob", "eve")]
         mail.bury(db, ids[1], failure=Failure("Declined", f"the card {CARD}"))
         TaskQueue.create(db, "payroll").put(db, 1)
-        yield House(db, url, browser, mail, ids[1])
+        yield Site(db, url, browser, ids[1])
 
 
 @pytest.fixture
-def people(house: House) -> Iterator[dict[str, Tab]]:
+def people(house: Site) -> Iterator[dict[str, Tab]]:
     """A browser of each role: the header of a proxy names it."""
     with (
         tab(house.browser, house.url, extra_http_headers={"x-role": "owner"}) as owner,
@@ -54,7 +46,7 @@ def buttons(page: Page) -> set[str]:
     return {text.strip() for text in page.locator("main .actions").get_by_role("button").all_inner_texts()}
 
 
-def test_each_role_sees_its_queues_and_buttons(house: House, people: dict[str, Tab]) -> None:
+def test_each_role_sees_its_queues_and_buttons(house: Site, people: dict[str, Tab]) -> None:
     task = f"/queues/mail/tasks/{house.buried}"
     for role, queues, shown in (
         ("guest", ["mail"], set[str]()),
@@ -87,19 +79,20 @@ def test_a_search_leads_to_its_tasks_and_stays_in_the_address(people: dict[str, 
     assert people["guest"].open("/queues/mail").get_by_label("Data").count() == 0
 
 
-def test_a_purge_is_undone_from_the_trash(house: House, people: dict[str, Tab]) -> None:
-    trash.purge(house.mail, house.db, "ann")
+def test_a_purge_is_undone_from_the_trash(house: Site, people: dict[str, Tab]) -> None:
+    mail = TaskQueue.open(house.db, "mail")
+    trash.purge(mail, house.db, "ann")
     assert people["clerk"].open("/queues/mail").get_by_role("button", name="Restore").count() == 0
     page = people["owner"].open("/queues/mail")
     page.get_by_text("3 tasks until").wait_for()
     page.get_by_role("button", name="Restore").click()
     page.get_by_role("dialog").get_by_role("button", name="Restore").click()
     page.get_by_role("status").wait_for()
-    assert house.mail.statistics(house.db)["tasks"]["total"] == 3
+    assert mail.statistics(house.db)["tasks"]["total"] == 3
 
 
-def test_charts_of_a_month_need_no_script(house: House) -> None:
-    house.mail._calls(house.db)._keeper.tick()
+def test_charts_of_a_month_need_no_script(house: Site) -> None:
+    TaskQueue.open(house.db, "mail")._calls(house.db)._keeper.tick()
     headers = {"x-role": "owner"}
     with tab(house.browser, house.url, java_script_enabled=False, extra_http_headers=headers) as here:
         page = here.open("/queues/mail")

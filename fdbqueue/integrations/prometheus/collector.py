@@ -37,7 +37,6 @@ from fdbqueue.core.visible import shortened, told, visible
 from fdbqueue.operate.backlog import Pace
 from fdbqueue.operate.figures import (
     Figures,
-    GroupsFigures,
     LimitFigures,
     QueueFigures,
     ScheduleFigures,
@@ -82,7 +81,7 @@ class _Numbers(NamedTuple, Generic[T]):
 
 def families(found: Figures, look_s: float, backlogs: Mapping[str, float] = _NONE) -> Iterator[Metric]:
     """`backlogs`: of queues, in seconds."""
-    yield from (up(True), _build(), *_of_the_look(found, look_s))
+    yield from (up(True), _build(), *_alone(found, look_s))
     # Two names may have one text. Prometheus refuses a page that tells a sample twice.
     queues = {visible(queue.name): queue for queue in found.queues}
     for family in _FAMILIES:
@@ -97,7 +96,6 @@ def families(found: Figures, look_s: float, backlogs: Mapping[str, float] = _NON
     yield backlog
     yield from _of_rows(_LIMITS, ("limit",), {visible(one.name): one for one in found.limits})
     yield from _of_rows(_SCHEDULES, ("schedule",), {visible(one.name): one for one in found.schedules})
-    yield from _of_groups(found.groups)
 
 
 def _empty(name: str, text: str, labels: Sequence[str]) -> CounterMetricFamily | GaugeMetricFamily:
@@ -117,15 +115,6 @@ def _of_rows(
         yield filled
 
 
-def _of_groups(found: GroupsFigures) -> Iterator[Metric]:
-    for name, text, number in (
-        ("unfinished_groups", "Groups that have not ended, among those that a look reads.", found.unfinished),
-        ("held_groups", "Groups among them that buried members hold.", found.held),
-        ("groups_left_out", "1 if there are more groups than a look reads, else 0.", not found.is_whole),
-    ):
-        yield GaugeMetricFamily(f"fdbqueue_{name}", text, value=float(number))
-
-
 def up(answered: bool) -> Metric:
     text = "1 if the database has answered the last look, else 0; then there are no other figures."
     return GaugeMetricFamily("fdbqueue_up", text, value=float(answered))
@@ -139,7 +128,9 @@ def _build() -> Metric:
     return build
 
 
-def _of_the_look(found: Figures, look_s: float) -> Iterator[Metric]:
+def _alone(found: Figures, look_s: float) -> Iterator[Metric]:
+    """The families with one sample."""
+    groups = found.groups
     for name, text, number in (
         ("look_duration_seconds", "Time that the last look at the database took.", look_s),
         ("live_workers", "Live workers of all queues.", found.workers),
@@ -153,6 +144,13 @@ def _of_the_look(found: Figures, look_s: float) -> Iterator[Metric]:
             "1 if there are more queues, limits or schedules than a look tells, else 0.",
             not found.is_whole,
         ),
+        (
+            "unfinished_groups",
+            "Groups that have not ended, among those that a look reads.",
+            groups.unfinished,
+        ),
+        ("held_groups", "Groups among them that buried members hold.", groups.held),
+        ("groups_left_out", "1 if there are more groups than a look reads, else 0.", not groups.is_whole),
     ):
         yield GaugeMetricFamily(f"fdbqueue_{name}", text, value=float(number))
 

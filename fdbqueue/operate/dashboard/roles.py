@@ -20,7 +20,7 @@ from fdbqueue.operate.audit import AuditLine
 from fdbqueue.operate.dashboard.guard import FormRefused, address_of
 from fdbqueue.operate.dashboard.looks import ChronicleLook, DeadLook, History, QueueLook, TaskLook
 from fdbqueue.operate.dashboard.views import QueuesView, queues_view
-from fdbqueue.operate.figures import Figures, GroupsFigures
+from fdbqueue.operate.figures import Figures, GroupsFigures, ScheduleFigures
 from fdbqueue.tasks.redrive import Redrive
 from fdbqueue.tasks.rows import command
 
@@ -121,28 +121,22 @@ class Roles:
         return queues_view(self._seen(request, view.figures), history.trend)
 
     def _seen(self, request: Request, figures: Figures) -> Figures:
-        known = {queue.name for queue in figures.queues if self.may(request, LOOK, queue.name)}
-        queues = tuple(queue for queue in figures.queues if queue.name in known)
-        beside = self.may(request, LOOK, None)
-        return replace(
-            figures,
-            queues=queues,
-            workers=figures.workers
-            if beside
-            else max((queue.tasks.workers for queue in queues if queue.tasks), default=0),
-            limits=tuple(
-                replace(one, queues=tuple(name for name in one.queues if name in known))
-                for one in (figures.limits if beside else ())
-            ),
-            schedules=tuple(
-                replace(one, error=HIDDEN)
-                if one.error and self.redaction_for(request, one.queue or None)
-                else one
-                for one in figures.schedules
-                if self.may(request, LOOK, one.queue or None)
-            ),
-            groups=figures.groups if beside else GroupsFigures(),
+        queues = tuple(queue for queue in figures.queues if self.may(request, LOOK, queue.name))
+        known = {queue.name for queue in queues}
+        if not self.may(request, LOOK, None):
+            workers = max((queue.tasks.workers for queue in queues if queue.tasks), default=0)
+            figures = replace(figures, workers=workers, limits=(), groups=GroupsFigures())
+        limits = tuple(
+            replace(one, queues=tuple(name for name in one.queues if name in known)) for one in figures.limits
         )
+        there = (one for one in figures.schedules if self.may(request, LOOK, one.queue or None))
+        schedules = tuple(self._schedule(request, one) for one in there)
+        return replace(figures, queues=queues, limits=limits, schedules=schedules)
+
+    def _schedule(self, request: Request, found: ScheduleFigures) -> ScheduleFigures:
+        """The error of a schedule may tell the data of its tasks."""
+        is_hidden = found.error and self.redaction_for(request, found.queue or None)
+        return replace(found, error=HIDDEN) if is_hidden else found
 
     def lines(self, request: Request, lines: Sequence[AuditLine]) -> list[AuditLine]:
         """The lines of the audit about queues that the request may look at."""
