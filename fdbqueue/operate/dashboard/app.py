@@ -351,6 +351,7 @@ class Posting:
 
 
 SECRET_BYTES = 32
+REFUSALS = HTTPException, FormRefused, FdbQueueError, DatabaseSilent
 _log = logger("fdbqueue.dashboard")
 
 
@@ -399,12 +400,7 @@ def create_app(
             Middleware(Guard, access=access, runtime=database.runtime),
             Middleware(Net, failures=failures),
         ],
-        exception_handlers={
-            HTTPException: failures.http,
-            FormRefused: failures.refused_form,
-            FdbQueueError: failures.refused,
-            DatabaseSilent: failures.silent,
-        },
+        exception_handlers=dict.fromkeys(REFUSALS, failures.refused),
         lifespan=Life(room, sampler, drivers, streams).lifespan,
     )
     app.router.redirect_slashes = False

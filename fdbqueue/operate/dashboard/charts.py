@@ -1,10 +1,10 @@
 """Charts of the chronicle: lines as SVG, without a script. A gap of points is a gap of a line."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
-from fdbqueue.operate.dashboard.looks import ChronicleLook, Values, parts_of
+from fdbqueue.operate.dashboard.looks import ChronicleLook, parts_of
 from fdbqueue.tasks.points import Places, Point
 
 
@@ -45,7 +45,8 @@ def _charts(points: Places, span: str, step: str) -> Iterator[Chart]:
     counts = {name: [None if one is None else getattr(one, name) for one in points] for name in _COUNTS}
     for title, values in (("Tasks a second", rates), ("Tasks", counts)):
         top = max((value for line in values.values() for value in line if value is not None), default=0.0)
-        yield Chart(title, span, tuple(_lines(values, top)), top, gaps, step)
+        lines = tuple(Line(name, tuple(parts_of(line, top))) for name, line in values.items())
+        yield Chart(title, span, lines, top, gaps, step)
 
 
 _COUNTS = ("ready", "taken", "buried")
@@ -61,8 +62,3 @@ def _rate(before: Point | None, after: Point | None, name: str) -> float | None:
         return None
     change: int = getattr(after, name) - getattr(before, name)
     return max(0, change) * 1_000_000 / (after.at_us - before.at_us)
-
-
-def _lines(values: Mapping[str, Values], top: float) -> Iterator[Line]:
-    for name, line in values.items():
-        yield Line(name, tuple(parts_of(line, top)))

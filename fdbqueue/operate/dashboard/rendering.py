@@ -122,6 +122,23 @@ class Renderer:
 _log = logger("fdbqueue.dashboard")
 
 
+def refusal_of(error: Exception) -> tuple[int, str]:
+    """The status and the sentence of the page that an error gets."""
+    match error:
+        case HTTPException():
+            said = {404: "There is no such page.", 405: "This page does not take that method."}
+            return error.status_code, said.get(error.status_code, error.detail)
+        case FormRefused():
+            return error.status, str(error)
+        case DatabaseSilent():
+            return 503, f"The database does not answer: {error}"
+        case QueueNotFound() | TaskNotFound() | QueueKindMismatch():
+            return 404, str(error)
+        case InvalidArgument():
+            return 400, str(error)
+    return 409, str(error)
+
+
 class Failures:
     def __init__(self, room: Room, renderer: Renderer) -> None:
         self._room = room
@@ -130,24 +147,11 @@ class Failures:
     def _page(self, request: Request, status: int, said: str) -> Response:
         return self._renderer.page(request, "error.html", status, code=status, said=said)
 
-    async def http(self, request: Request, error: Exception) -> Response:
-        assert isinstance(error, HTTPException)
-        said = {404: "There is no such page.", 405: "This page does not take that method."}
-        answer = self._page(request, error.status_code, said.get(error.status_code, error.detail))
-        answer.headers.update(error.headers or {})
-        return answer
-
-    async def refused_form(self, request: Request, error: Exception) -> Response:
-        assert isinstance(error, FormRefused)
-        return self._page(request, error.status, str(error))
-
     async def refused(self, request: Request, error: Exception) -> Response:
-        if isinstance(error, QueueNotFound | TaskNotFound | QueueKindMismatch):
-            return self._page(request, 404, str(error))
-        return self._page(request, 400 if isinstance(error, InvalidArgument) else 409, str(error))
-
-    async def silent(self, request: Request, error: Exception) -> Response:
-        return self._page(request, 503, f"The database does not answer: {error}")
+        answer = self._page(request, *refusal_of(error))
+        if isinstance(error, HTTPException):
+            answer.headers.update(error.headers or {})
+        return answer
 
     def failed(self, request: Request, error: Exception) -> Response:
         self._room.troubles.met(_log, f"the page {request.url.path} has failed", error)
