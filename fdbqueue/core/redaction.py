@@ -92,9 +92,12 @@ class Redaction:
         hide = self.texts(task)
         return [replace(one, message=hide(one.message), detail=hide(one.detail)) for one in failures]
 
+    def failure(self, task: Task, failure: Failure | None) -> Failure | None:
+        return failure and self.failures(task, [failure])[0]
+
     def explanation(self, found: Explanation) -> Explanation:
         hide, failed = self.texts(found.task), found.last_failure
-        last = failed and self.failures(found.task, [failed])[0]
+        last = self.failure(found.task, failed)
         # A reason may have cut the text of a failure within a hidden value.
         hidden: dict[Why, Callable[[str], str]]
         hidden = {Why.HANDED_OFF: hide, Why.BURIED: hide if last == failed else lambda _: HIDDEN}

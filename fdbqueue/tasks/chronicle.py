@@ -15,7 +15,7 @@ from fdbqueue.core.rows import Check, Flaw, OfColumn, Row, readable
 from fdbqueue.tasks.feature import Feature, Site
 from fdbqueue.tasks.points import HOUR_US, Point, due_us, hour_slot, minute_slot, point_of, point_to_bytes
 from fdbqueue.tasks.rows import FeatureRows
-from fdbqueue.tasks.stored.records import COUNTERS, statistics_of, summed
+from fdbqueue.tasks.stored.records import COUNTERS, LIVE_NAMES, statistics_of, summed
 from fdbqueue.tasks.times import COUNTS_BYTES
 
 
@@ -82,6 +82,6 @@ def _is_ahead(value: bytes | None, now_us: int) -> bool:
 
 
 def _point(tasks: Mapping[str, int], calls: Mapping[str, int], now_us: int) -> Point:
-    states = {state: tasks[state] for state in ("ready", "taken", "delayed", "buried")}
+    states = {state: tasks[state] for state in LIVE_NAMES}
     failed = calls["release"] + calls["bury"]
     return Point(at_us=now_us, **states, put=calls["put"], done=tasks["done"], failed=failed)

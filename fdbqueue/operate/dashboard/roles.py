@@ -173,11 +173,7 @@ def hidden_in(look: Look, redaction: Redaction | None) -> Look:
             **_without_weights(look) if redaction.hides("key") else {},
         )
     letters = [
-        replace(
-            one,
-            task=redaction.task(one.task),
-            failure=one.failure and redaction.failures(one.task, [one.failure])[0],
-        )
+        replace(one, task=redaction.task(one.task), failure=redaction.failure(one.task, one.failure))
         for one in look.letters
     ]
     # The task of the first failure of a class is not read, so its text is hidden whole.
