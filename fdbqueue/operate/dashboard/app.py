@@ -54,6 +54,7 @@ from fdbqueue.operate.dashboard.looks import (
     ChronicleLook,
     DeadLook,
     QueueLook,
+    Sight,
     TaskLook,
     see_chronicle,
     see_dead,
@@ -105,31 +106,26 @@ class Pages:
             id_bytes(id_)
             return RedirectResponse(f"{self._base(request)}/queues/{segment(name)}/tasks/{id_}", 303)
         trend, fields = self.sampler.history.trend(name), open_fields(redaction)
-        asked = {"name": name, "state": state, "after": after, "where": open_filters(search, redaction)}
-        view = await self._seen(
-            request, lambda look: queue_view(look, trend, after, search, fields), see_queue, **asked
-        )
+        see = partial(see_queue, state=state, after=after, where=open_filters(search, redaction))
+        view = await self._seen(request, see, lambda look: queue_view(look, trend, after, search, fields))
         return self._page(request, "queue.html", view, ACTIONS_OF_QUEUE)
 
     async def task(self, request: Request) -> Response:
-        id_ = request.path_params["id"]
-        view = await self._seen(request, task_view, see_task, name=queue_of(request), id_=id_)
+        view = await self._seen(request, partial(see_task, id_=request.path_params["id"]), task_view)
         return self._page(request, "task.html", view, TASK_ACTIONS)
 
     async def dead(self, request: Request) -> Response:
-        given, name = request.query_params, queue_of(request)
+        given = request.query_params
         error, text, after = given.get("error"), given.get("text") or None, given.get("after")
-        searched = self.roles.redaction_for(request, name) is None
+        searched = self.roles.redaction_for(request, queue_of(request)) is None
         if text and not searched:
             raise FormRefused(NO_SEARCH, 403)
-        asked = {"name": name, "error": error, "text": text, "after": after}
-        view = await self._seen(
-            request, lambda look: DeadView(look, error, text, after, searched), see_dead, **asked
-        )
+        see = partial(see_dead, error=error, text=text, after=after)
+        view = await self._seen(request, see, lambda look: DeadView(look, error, text, after, searched))
         return self._page(request, "dead.html", view, ACTIONS_OF_QUEUE)
 
     async def chronicle(self, request: Request) -> Response:
-        view = await self._seen(request, chronicle_view, see_chronicle, name=queue_of(request))
+        view = await self._seen(request, see_chronicle, chronicle_view)
         return self.renderer.page(request, "chronicle.html", view=view)
 
     async def events(self, request: Request) -> Response:
@@ -170,15 +166,15 @@ class Pages:
         answer.delete_cookie(COOKIE, path=f"{self._base(request)}/", httponly=True, samesite="strict")
         return answer
 
-    async def _seen(self, request: Request, view: Callable[[L], V], see: Callable[..., L], **given: Any) -> V:
+    async def _seen(self, request: Request, see: Callable[[Sight], L], view: Callable[[L], V]) -> V:
         """The view of a look. A large payload takes time to be shown, so that is done in the thread too.
 
         Raises: FormRefused for a queue that the request may not look at.
         """
-        self.roles.require(request, LOOK, given["name"])
-        room, seen = self.room, partial(self.roles.seen, request, given["name"])
-        look = partial(see, database=room.database, root=room.root, now=room.runtime.now(), **given)
-        return await room.look(lambda tr: view(seen(look(tr))))
+        room, name = self.room, queue_of(request)
+        self.roles.require(request, LOOK, name)
+        place = room.database, room.root, room.runtime.now(), name
+        return await room.look(lambda tr: view(self.roles.seen(request, name, see(Sight(tr, *place)))))
 
     def _page(self, request: Request, template: str, view: object, actions: Mapping[str, Action]) -> Response:
         """A page with the buttons that the request may use. It tells the outcome of the action before it."""

@@ -103,25 +103,38 @@ class ChronicleLook:
     hours: Places
 
 
-def see_queue(
-    tr: Transaction,
-    database: Database,
-    root: Any,
-    now: float,
-    name: str,
-    state: str,
-    after: str | None,
-    where: Mapping[str, Any] | None = None,
-) -> QueueLook:
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """The transaction, the time and the queue of a look."""
+
+    tr: Transaction
+    database: Database
+    root: Any
+    now: float
+    name: str
+
+    @property
+    def registry(self) -> Registry:
+        return Registry(self.root)
+
+    def of_tasks(self) -> Definition:
+        """Raises: QueueKindMismatch for a queue of another kind."""
+        found = self.registry.find(self.tr, self.name)
+        if not is_kind(found.kind):
+            raise QueueKindMismatch(name=self.name, found=found.kind, wanted="a queue of tasks")
+        return found
+
+
+def see_queue(at: Sight, state: str, after: str | None, where: Mapping[str, Any]) -> QueueLook:
     """The page of a queue: the tasks in a state, or those that filters let through."""
-    figures = next(iter(Overview(name, queues_only=True, root=root).figures(tr).queues), None)
+    tr, now, registry = at.tr, at.now, at.registry
+    figures = next(iter(Overview(at.name, queues_only=True, root=at.root).figures(tr).queues), None)
     if figures is None:
-        raise QueueNotFound(name=name)
-    registry = Registry(root)
-    definition = registry.find(tr, name)
+        raise QueueNotFound(name=at.name)
+    definition = registry.find(tr, at.name)
     if not is_kind(definition.kind):
         return QueueLook(figures, now, dict(definition.options), state)
-    queue, shape = TaskQueue(database, registry, definition), shape_of(registry, definition)
+    queue, shape = TaskQueue(at.database, registry, definition), shape_of(registry, definition)
     lists_ended = state == ENDED and not where
     ended = queue.ended_tasks(tr, limits.ROWS_SHOWN, after=after) if lists_ended else Page[EndedTask]()
     tasks, looked_at = Page[Task](), 0
@@ -141,16 +154,16 @@ def see_queue(
         looked_at,
         queue.key_statistics(tr, KEYS_SHOWN) if isinstance(shape.discipline, Keyed) else (),
         queue.waiting(tr, limits.ROWS_SHOWN),
-        workers(tr, name, root=root),
-        DeadLetters(database, registry, definition).redrive(tr),
+        workers(tr, at.name, root=at.root),
+        DeadLetters(at.database, registry, definition).redrive(tr),
         queue.alterations(tr),
         purges(tr.snapshot, shape.root, definition.id, round(now * 1_000_000)),
     )
 
 
-def see_task(tr: Transaction, database: Database, root: Any, now: float, name: str, id_: str) -> TaskLook:
-    definition = _of_tasks(tr, root, name)
-    queue, options = TaskQueue(database, Registry(root), definition), as_given(definition.options)
+def see_task(at: Sight, id_: str) -> TaskLook:
+    tr, name, now, definition = at.tr, at.name, at.now, at.of_tasks()
+    queue, options = TaskQueue(at.database, at.registry, definition), as_given(definition.options)
     try:
         found = queue.explain(tr, id_)
     except TaskNotFound:
@@ -161,34 +174,18 @@ def see_task(tr: Transaction, database: Database, root: Any, now: float, name: s
     return TaskLook(name, now, options, found, queue.failures(tr, id_), steps=steps)
 
 
-def see_dead(
-    tr: Transaction,
-    database: Database,
-    root: Any,
-    now: float,
-    name: str,
-    error: str | None,
-    text: str | None,
-    after: str | None,
-) -> DeadLook:
-    letters = DeadLetters(database, Registry(root), _of_tasks(tr, root, name))
-    page = letters.tasks(tr, limits.ROWS_SHOWN, error=error, text=text, after=after)
-    classes = letters.classes(tr, CLASSES_SHOWN)
-    return DeadLook(name, now, classes, page, page.next, letters.redrive(tr))
+def see_dead(at: Sight, error: str | None, text: str | None, after: str | None) -> DeadLook:
+    letters = DeadLetters(at.database, at.registry, at.of_tasks())
+    page = letters.tasks(at.tr, limits.ROWS_SHOWN, error=error, text=text, after=after)
+    classes = letters.classes(at.tr, CLASSES_SHOWN)
+    return DeadLook(at.name, at.now, classes, page, page.next, letters.redrive(at.tr))
 
 
-def see_chronicle(tr: Transaction, root: Any, now: float, name: str, **_: Any) -> ChronicleLook:
-    definition = _of_tasks(tr, root, name)
-    keys = shape_of(Registry(root), definition).shared
-    minutes, hours = ask_points(tr, keys, round(now * 1_000_000))()
-    return ChronicleLook(name, bool(definition.options.get("chronicle")), minutes, hours)
-
-
-def _of_tasks(tr: Transaction, root: Any, name: str) -> Definition:
-    found = Registry(root).find(tr, name)
-    if not is_kind(found.kind):
-        raise QueueKindMismatch(name=name, found=found.kind, wanted="a queue of tasks")
-    return found
+def see_chronicle(at: Sight) -> ChronicleLook:
+    definition = at.of_tasks()
+    keys = shape_of(at.registry, definition).shared
+    minutes, hours = ask_points(at.tr, keys, round(at.now * 1_000_000))()
+    return ChronicleLook(at.name, bool(definition.options.get("chronicle")), minutes, hours)
 
 
 CHART_WIDTH, CHART_HEIGHT = 120, 24
