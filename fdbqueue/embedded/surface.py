@@ -20,11 +20,7 @@ import fdb.fdboptions as _tables
 from msgspec import Struct
 from msgspec.structs import replace
 
-from fdbqueue.core.limits import (
-    RETRY_DELAY_MAX_S,
-    TRANSACTION_BYTES_MAX,
-    TRANSACTION_SIZE_LIMIT_MIN_BYTES,
-)
+from fdbqueue.core.limits import RETRY_DELAY_MAX_S, TRANSACTION_BYTES_MAX, TRANSACTION_SIZE_LIMIT_MIN_BYTES
 from fdbqueue.core.logger import Troubles
 from fdbqueue.core.runtime import RealRuntime, Runtime, wait_any
 from fdbqueue.core.seam import FDBError

@@ -6,12 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from fdbqueue import tasks as late
 from fdbqueue.core import line
-from fdbqueue.core.arguments import (
-    checked_event,
-    checked_fraction,
-    checked_stop,
-    checked_take_timeout,
-)
+from fdbqueue.core.arguments import checked_event, checked_fraction, checked_stop, checked_take_timeout
 from fdbqueue.core.database import as_database, is_transaction
 from fdbqueue.core.errors import UnsupportedOption
 from fdbqueue.core.page import Page, checked_limit

@@ -14,11 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from fdbqueue import tasks as late
 from fdbqueue.core import limits
-from fdbqueue.core.arguments import (
-    checked_count,
-    checked_function,
-    checked_whole,
-)
+from fdbqueue.core.arguments import checked_count, checked_function, checked_whole
 from fdbqueue.core.database import Grant, at_pace, is_transaction, run
 from fdbqueue.core.partitions import checked_partitions
 from fdbqueue.core.registry import Definition, Registry

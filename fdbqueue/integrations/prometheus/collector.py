@@ -35,13 +35,7 @@ from fdbqueue.core.seam import AnyDatabase, engine_errors
 from fdbqueue.core.version import __version__
 from fdbqueue.core.visible import shortened, told, visible
 from fdbqueue.operate.backlog import Pace
-from fdbqueue.operate.figures import (
-    Figures,
-    LimitFigures,
-    QueueFigures,
-    ScheduleFigures,
-    TaskFigures,
-)
+from fdbqueue.operate.figures import Figures, LimitFigures, QueueFigures, ScheduleFigures, TaskFigures
 from fdbqueue.operate.overview import Overview
 from fdbqueue.tasks.options import IN_ORDER_OF_ARRIVAL
 from fdbqueue.tasks.times import Durations
@@ -329,11 +323,7 @@ _LIMITS: Sequence[_Numbers[LimitFigures]] = (
         lambda limit: None if limit.rate is None or not limit.per_s else limit.rate / limit.per_s,
     ),
     _Numbers("limit_burst_tokens", "Tokens for which a limit has room.", lambda limit: limit.burst),
-    _Numbers(
-        "limit_tokens",
-        "Tokens that a limit has now.",
-        lambda limit: limit.tokens,
-    ),
+    _Numbers("limit_tokens", "Tokens that a limit has now.", lambda limit: limit.tokens),
     _Numbers(
         "limit_reached",
         "1 if no task may start now, else 0.",

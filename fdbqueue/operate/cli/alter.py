@@ -6,15 +6,7 @@ from typing import Any
 import click
 
 from fdbqueue.core.registry import told_option
-from fdbqueue.operate.cli.frame import (
-    Here,
-    OptionName,
-    cli,
-    command,
-    flag_of,
-    queue_argument,
-    queue_options,
-)
+from fdbqueue.operate.cli.frame import Here, OptionName, cli, command, flag_of, queue_argument, queue_options
 from fdbqueue.operate.cli.queues import weight_of
 from fdbqueue.operate.cli.show import Row, columns, moment_in
 from fdbqueue.operate.cli.wording import option_named

@@ -30,15 +30,7 @@ from fdbqueue.tasks.limits.rule import (
     rule_to_bytes,
 )
 from fdbqueue.tasks.limits.shown import LimitKey, ask_holders, listed_keys, open_key, used_of
-from fdbqueue.tasks.limits.state import (
-    Bucket,
-    State,
-    ask,
-    ask_by_snapshot,
-    number_of,
-    rely_on_all,
-    ring,
-)
+from fdbqueue.tasks.limits.state import Bucket, State, ask, ask_by_snapshot, number_of, rely_on_all, ring
 
 T = TypeVar("T")
 

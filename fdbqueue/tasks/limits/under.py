@@ -21,11 +21,7 @@ from fdbqueue.tasks.limits.parking import (
     walk_out,
 )
 from fdbqueue.tasks.limits.rule import KEYED, Held, LimitKeys, Rule, encode_held, held_of, rule_of
-from fdbqueue.tasks.limits.shown import (
-    ask_holders,
-    reached_of,
-    unreadable_of,
-)
+from fdbqueue.tasks.limits.shown import ask_holders, reached_of, unreadable_of
 from fdbqueue.tasks.limits.state import (
     Ask,
     Gate,
