@@ -1,6 +1,7 @@
 """Three people and one dashboard in Chromium: roles, a search, the trash, and charts."""
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -34,12 +35,11 @@ def house() -> Iterator[Site]:
 @pytest.fixture
 def people(house: Site) -> Iterator[dict[str, Tab]]:
     """A browser of each role: the header of a proxy names it."""
-    with (
-        tab(house.browser, house.url, extra_http_headers={"x-role": "owner"}) as owner,
-        tab(house.browser, house.url, extra_http_headers={"x-role": "clerk"}) as clerk,
-        tab(house.browser, house.url, extra_http_headers={"x-role": "guest"}) as guest,
-    ):
-        yield {"owner": owner, "clerk": clerk, "guest": guest}
+    with ExitStack() as tabs:
+        yield {
+            role: tabs.enter_context(tab(house.browser, house.url, extra_http_headers={"x-role": role}))
+            for role in ("owner", "clerk", "guest")
+        }
 
 
 def buttons(page: Page) -> set[str]:
