@@ -17,7 +17,7 @@ from fdbqueue.core.errors import InvalidArgument
 from fdbqueue.core.logger import logger
 from fdbqueue.core.task import Explanation, Failure, Task, Why
 from fdbqueue.core.unreadable import Unreadable
-from fdbqueue.core.visible import HIDDEN
+from fdbqueue.core.visible import HIDDEN as HIDDEN
 
 KEYS = ("key", "unique", "group", "limits")
 """Parts without parts of their own."""

@@ -6,9 +6,8 @@ import pytest
 
 from fdbqueue import Failure, Queue, TaskQueue
 from fdbqueue.core.errors import InvalidArgument
-from fdbqueue.core.redaction import redaction_of, whole
+from fdbqueue.core.redaction import HIDDEN, redaction_of, whole
 from fdbqueue.core.task import Task, TaskState
-from fdbqueue.core.visible import HIDDEN
 from fdbqueue.operate.checks import warning
 from fdbqueue.operate.cli.redacting import seen_check
 from tests.cli.shell import Within

@@ -8,7 +8,7 @@ import pytest
 
 import fdbqueue
 from fdbqueue import Failure, TaskQueue
-from fdbqueue.core.visible import HIDDEN
+from fdbqueue.core.redaction import HIDDEN
 from fdbqueue.operate.exports import trash
 from tests.dashboard.chromium import Page, Tab, chromium, served, tab
 from tests.dashboard.test_browser import Keeperless, Site

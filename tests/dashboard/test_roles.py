@@ -13,9 +13,9 @@ from starlette.requests import Request
 from fdbqueue import Database, Failure, Limit, Schedule, TaskQueue
 from fdbqueue.core.database import run
 from fdbqueue.core.errors import InvalidArgument
+from fdbqueue.core.redaction import HIDDEN
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.core.task import LongRun
-from fdbqueue.core.visible import HIDDEN
 from fdbqueue.operate.audit import AuditLine, lines
 from fdbqueue.operate.dashboard import create_app
 from fdbqueue.operate.dashboard.looks import TaskLook

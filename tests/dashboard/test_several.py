@@ -10,7 +10,7 @@ from starlette.requests import Request
 
 from fdbqueue import Database, Failure, TaskQueue
 from fdbqueue.core import limits
-from fdbqueue.core.visible import HIDDEN
+from fdbqueue.core.redaction import HIDDEN
 from fdbqueue.operate.exports import trash
 from tests.dashboard.support import Browser, browsing, path_of, shown
 from tests.dashboard.test_roles import as_role, authorize, of

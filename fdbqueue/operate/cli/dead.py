@@ -14,10 +14,10 @@ import click
 from fdbqueue.core import limits
 from fdbqueue.core.database import Database
 from fdbqueue.core.errors import NotBuried, TaskNotFound
-from fdbqueue.core.redaction import whole
+from fdbqueue.core.redaction import HIDDEN, whole
 from fdbqueue.core.signals import Interrupted
 from fdbqueue.core.task import Failure, Task, TaskState
-from fdbqueue.core.visible import HIDDEN, visible
+from fdbqueue.core.visible import visible
 from fdbqueue.operate.cli.exits import Refused, say
 from fdbqueue.operate.cli.frame import Here, again, command, first_option, group, queue_argument, values_of
 from fdbqueue.operate.cli.redacting import in_environment, require_open, seen_failures

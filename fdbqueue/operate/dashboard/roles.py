@@ -13,9 +13,9 @@ from starlette.requests import Request
 from fdbqueue.core import limits
 from fdbqueue.core.arguments import checked_function
 from fdbqueue.core.logger import logger
-from fdbqueue.core.redaction import Redaction, redaction_of, whole
+from fdbqueue.core.redaction import HIDDEN, Redaction, redaction_of, whole
 from fdbqueue.core.task import Explanation
-from fdbqueue.core.visible import HIDDEN, shown, visible
+from fdbqueue.core.visible import shown, visible
 from fdbqueue.operate.audit import AuditLine
 from fdbqueue.operate.dashboard.guard import FormRefused, address_of
 from fdbqueue.operate.dashboard.looks import ChronicleLook, DeadLook, History, QueueLook, TaskLook
