@@ -215,6 +215,10 @@ class Beat:
     age_s: float | None = None
     """By the clock of the database, as far as that tells; of a session of one process."""
 
+    @property
+    def hosts(self) -> set[str]:
+        return {host for host, _ in self.process_ids}
+
 
 @dataclass(frozen=True)
 class Look:
@@ -256,16 +260,35 @@ def _beats(tr: Transaction, keys: RootKeys) -> dict[str, Beat]:
 
 
 def check_clocks(first: Look, second: Look) -> list[Check]:
-    """A result for each clock that differs; without any, the number of clocks that were compared."""
-    known = [(beat, _difference_s(first, second, id_, beat)) for id_, beat in second.beats.items()]
-    found = [_skew(beat, least_s) for beat, least_s in known if abs(least_s) > limits.CLOCK_WARNING_S]
-    if found:
-        return found
-    compared = sum(
-        beat.age_s is not None or _is_renewed(first, id_, beat) for id_, beat in second.beats.items()
-    )
-    text = f"{compared} of {len(second.beats)} sessions agree with this clock, and the others tell no time"
-    return [fine(CLOCKS, text, compared=compared, sessions=len(second.beats))]
+    """A result for each clock that differs, and for hosts without a session that tells the time; without any,
+    the number of clocks that were compared. A dead session counts for none.
+    """
+    known = [(id_, beat, _difference_s(first, second, id_, beat)) for id_, beat in second.beats.items()]
+    found = [_skew(beat, least_s) for _, beat, least_s in known if abs(least_s) > limits.CLOCK_WARNING_S]
+    compared, mute = list[Beat](), list[Beat]()
+    for id_, beat, least_s in known:
+        if least_s or beat.age_s is not None or _is_renewed(first, id_, beat):
+            compared.append(beat)
+        elif beat.deadline > second.began:
+            mute.append(beat)
+    hosts = {place for beat in compared for place in beat.hosts}
+    unknown = [beat for beat in mute if hosts.isdisjoint(beat.hosts)]
+    count, silent = len(compared), len(mute)
+    text = f"{count} of {counted(len(second.beats), 'session')} agree{'s' * (count == 1)} with this clock"
+    text += f"; {silent} tell{'s' * (silent == 1)} no time" if silent else ""
+    data = {"compared": count, "unchecked": silent, "sessions": len(second.beats)}
+    if unknown:
+        found.append(_unknown(unknown, text, data))
+    return found or [fine(CLOCKS, text, **data)]
+
+
+def _unknown(those: Sequence[Beat], text: str, data: Mapping[str, int]) -> Check:
+    """A session beats within the watch of the cure."""
+    watch_s = max((beat.deadline - beat.at) / limits.BEATS_PER_TTR for beat in those) + 1
+    such = "that" if len(those) == 1 else "such as that"
+    told = f"the clock of {counted(len(those), 'session')} could not be checked, {such} of {those[0].place}"
+    cure = f"fdbqueue doctor --watch {min(watch_s, limits.DOCTOR_WATCH_S_MAX):.0f}"
+    return warning(CLOCKS, f"{told}; {text}", cure, **data)
 
 
 WORKERS = "workers"

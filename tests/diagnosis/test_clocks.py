@@ -27,7 +27,7 @@ def told(first: Look, second: Look) -> list[tuple[Severity, float | None]]:
     ("before", "after", "severity", "difference_s"),
     [
         (95.0, 101.0, Severity.FINE, None),  # it beat between the looks
-        (90.0, 90.0, Severity.FINE, None),  # it did not beat: its clock may be right
+        (90.0, 90.0, Severity.WARNING, None),  # it did not beat, and could not be checked
         (90.0, 98.0, Severity.WARNING, -2.0),  # it beat after 100.0, and says 98.0
         (80.0, 90.0, Severity.FAILURE, -10.0),
         (105.6, 105.6, Severity.WARNING, 2.5),  # a time that has not come
@@ -63,7 +63,35 @@ def test_the_age_of_a_heartbeat_tells_its_clock(
 
 
 def test_a_session_that_opened_between_is_not_compared() -> None:
-    assert told(look(100.0), look(103.0, new=50.0)) == [(Severity.FINE, None)]
+    assert told(look(100.0), look(103.0, new=90.0)) == [(Severity.WARNING, None)]
+
+
+def of_host(at: float, host: str, age_s: float | None = None, ttr: float = 30.0) -> Beat:
+    return Beat(at, at + ttr, f"{host}, process 7", ((host, 7),), age_s)
+
+
+def test_a_host_whose_clock_tells_no_time_is_a_warning() -> None:
+    """One session of a host is enough; one past its deadline is dead, and told elsewhere."""
+    supervisor = of_host(-1_000.0, "there", ttr=3_600)
+    beats = {"a": of_host(93.0, "here", 10.0), "b": of_host(90.0, "here"), "dead": of_host(9.0, "gone")}
+    (found,) = check_clocks(look(100.0), replace(look(103.0), beats=beats))
+    assert (found.severity, found.data) == (Severity.FINE, {"compared": 1, "unchecked": 1, "sessions": 3})
+    assert found.text == "1 of 3 sessions agrees with this clock; 1 tells no time"
+    beats |= {"run": supervisor}
+    (found,) = check_clocks(look(100.0), replace(look(103.0), beats=beats))
+    assert found.severity == Severity.WARNING
+    assert found.text == (
+        "the clock of 1 session could not be checked, that of there, process 7; 1 of 4 sessions agrees"
+        " with this clock; 2 tell no time"
+    )
+    assert found.cure == "fdbqueue doctor --watch 1201"
+
+
+def test_a_wrong_clock_hides_no_clock_that_was_not_checked() -> None:
+    beats = {"wrong": of_host(33.0, "here", 10.0), "b": of_host(90.0, "there")}
+    found = check_clocks(look(100.0), replace(look(103.0), beats=beats))
+    assert [one.severity for one in found] == [Severity.FAILURE, Severity.WARNING]
+    assert found[0].text == "the clock of here, process 7 is behind this one by at least 58.0 s"
 
 
 def test_each_clock_that_differs_is_told() -> None:
