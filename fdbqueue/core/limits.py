@@ -245,6 +245,8 @@ SWEEP_LAG_WARNING_S = 5.0
 HUNG_TIMES, HUNG_MIN_S, HUNG_SHOWN = 10, 60.0, 10
 FULL_WARNING_S = 300.0
 KEY_WAITS_WARNING_S = 900.0
+# The same, while another key gets nearly all takes.
+STARVED_WARNING_S = 60.0
 HOT_TASKS_PER_S = 1_000
 CONFLICTS_WARNING_PER_S = 50.0
 SPARSE_PARTITIONS = 4  # times the number that the rate of a queue needs
@@ -316,6 +318,10 @@ KEYS_LOOKED_AT_MAX = 500
 # than that many times an equal share.
 RUNS_LOOKED_AT_MAX = 1_000
 NOISY_SHARE, NOISY_TIMES = 0.1, 1.5
+# A key takes nearly all with that share. Fewer taken tasks of a key do not tell that they run long.
+NEARLY_ALL, NOISY_TAKEN_MIN = 0.9, 5
+# Weights of a queue that the cure of one names.
+WEIGHTS_TOLD_MAX = 10
 # Changes of options that the history of a queue keeps.
 ALTERATIONS_MAX = 20
 # Lines that the audit of a root keeps, and the oldest ones that an action clears at once when there are more.

@@ -103,9 +103,14 @@ class Redaction:
         hidden = {Why.HANDED_OFF: hide, Why.BURIED: hide if last == failed else lambda _: HIDDEN}
         if any(limit.key is not None for limit in found.reached):
             hidden[Why.LIMIT_REACHED] = hide
-        reasons = tuple(replace(one, text=hidden.get(one.why, str)(one.text)) for one in found.reasons)
+        other, reasons = self.key("key", found.overtaken_by), found.reasons
+        if found.overtaken_by is not None and HIDDEN in (other, self.key("key", found.task.key)):
+            hidden[Why.BEHIND] = lambda text: HIDDEN if text else text
+            reasons = tuple(replace(one, cure=HIDDEN) if one.why == Why.BEHIND else one for one in reasons)
+        reasons = tuple(replace(one, text=hidden.get(one.why, str)(one.text)) for one in reasons)
         reached = tuple(replace(limit, key=self.key("limits", limit.key)) for limit in found.reached)
-        return replace(found, task=self.task(found.task), last_failure=last, reasons=reasons, reached=reached)
+        found = replace(found, reasons=reasons, reached=reached, overtaken_by=other)
+        return replace(found, task=self.task(found.task), last_failure=last)
 
     def meets(self, path: str, value: Any = None) -> bool:
         """True if the value at that path is hidden, or may have a hidden part: numbers in it are those of

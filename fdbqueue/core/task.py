@@ -383,3 +383,5 @@ class Explanation:
     full_s: float = 0.0
     """The time since which none of these workers has had a free thread; 0 if one has."""
     fleet_paused: bool = False
+    overtaken_by: str | None = None
+    """Of a ready task in a fair queue: the task key that has so many of the taken tasks that others wait."""

@@ -14,7 +14,7 @@ from operator import itemgetter
 from typing import Any
 
 from fdbqueue.core import limits
-from fdbqueue.core.arguments import is_number
+from fdbqueue.core.arguments import is_number, key_bytes
 from fdbqueue.core.database import Database, as_database, run
 from fdbqueue.core.errors import DatabaseClosed, InvalidArgument
 from fdbqueue.core.page import Page, every_row
@@ -31,6 +31,7 @@ from fdbqueue.operate.checks import Check, Diagnosis, Look, failure, fine, warni
 from fdbqueue.operate.figures import (
     Figures,
     GroupsFigures,
+    KeyFigures,
     LimitFigures,
     QueueFigures,
     TaskFigures,
@@ -73,7 +74,7 @@ def _of_queue(before: QueueFigures, queue: QueueFigures, seconds: float) -> Iter
         yield from _idle(name, before.tasks, queue.tasks)
         yield from _hanging(name, queue.tasks)
         yield from _stored(name, queue.tasks)
-        yield from _key_waits(name, queue.tasks)
+        yield from _key_waits(name, before.tasks, queue.tasks)
         yield from _hot(name, before.tasks, queue.tasks, seconds)
         yield from _repartition(name, before.tasks, queue.tasks)
         yield from _sparse(name, before.tasks, queue.tasks, seconds)
@@ -125,15 +126,35 @@ def _stored(name: str, now: TaskFigures) -> Iterator[Check]:
         yield warning(QUEUES, text, way_to_room(now), queue=name, capacity=now.capacity)
 
 
-def _key_waits(name: str, now: TaskFigures) -> Iterator[Check]:
+def _key_waits(name: str, before: TaskFigures, now: TaskFigures) -> Iterator[Check]:
     """The first task of a busy key has waited for long. The longest of these waits is told."""
-    waits = [(one.first_age_s, one) for one in now.busiest if one.first_age_s is not None]
+    taker, starved = _starved(before, now)
+    waits = [(one.first_age_s, one) for one in starved or now.busiest if one.first_age_s is not None]
     age_s, longest = max(waits, key=itemgetter(0), default=(0.0, None))
-    if longest is None or now.paused or age_s <= limits.KEY_WAITS_WARNING_S:
+    wanted_s = limits.STARVED_WARNING_S if starved else limits.KEY_WAITS_WARNING_S
+    if longest is None or now.paused or age_s <= wanted_s:
         return
-    text = f"{name} has {counted(longest.ready, 'ready task')} of the key {told(longest.key)}"
-    found = {"queue": name, "key": told(longest.key), "age_s": age_s}
-    yield warning(QUEUES, f"{text}, the first one for {age_s:.0f} s", command("stats", name), **found)
+    text, key = f"{name} has {counted(longest.ready, 'ready task')} of the key", told(longest.key)
+    text, cure = f"{text} {key}, the first one for {age_s:.0f} s", command("stats", name)
+    if taker is not None:
+        text += f", while the key {told(taker.key)} gets nearly all takes"
+        cure = command("explain", name)
+    yield warning(QUEUES, text, cure, queue=name, key=key, age_s=age_s)
+
+
+def _starved(before: TaskFigures, now: TaskFigures) -> tuple[KeyFigures | None, list[KeyFigures]]:
+    """The key with nearly all taken tasks at both looks, and those that had none, and no turn in between: the
+    takes were enough for two turns of each key.
+    """
+    known = {key_bytes(one.key): one for one in before.busiest}
+    pairs = [(was, one) for one in now.busiest if (was := known.get(key_bytes(one.key))) is not None]
+    starved = [
+        one for was, one in pairs if one.is_exact and not was.taken + one.taken and one.ready >= was.ready
+    ]
+    least, last = limits.NEARLY_ALL * max(1, before.taken), limits.NEARLY_ALL * max(1, now.taken)
+    taker = next((one for was, one in pairs if was.taken >= least and one.taken >= last), None)
+    is_enough = now.calls["take"] - before.calls["take"] >= 2 * len(now.busiest)
+    return (taker, starved) if taker is not None and starved and is_enough else (None, [])
 
 
 def _hot(name: str, before: TaskFigures, now: TaskFigures, seconds: float) -> Iterator[Check]:

@@ -63,6 +63,8 @@ class KeyFigures:
     """Time since the put of its first ready task; None at the first look that tells the key."""
     times: Times | None = None
     """As those of the queue, of its tasks with this key; None likewise."""
+    taken: int = 0
+    """Its taken tasks; 0 if `ready` is not exact."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -505,7 +507,10 @@ class PartLook:
             told = [(key, busy) for busy in found if (key := _key_in(busy))]
             self._told = [busy.key for _, busy in told]
             return [
-                (busy.key, KeyFigures(key[0], busy.ready, busy.is_exact, ages.get(busy.key)))
+                (
+                    busy.key,
+                    KeyFigures(key[0], busy.ready, busy.is_exact, ages.get(busy.key), taken=busy.taken),
+                )
                 for key, busy in told
             ]
 
@@ -523,6 +528,7 @@ def busiest_of_all(parts: Sequence[Sequence[_KeyRow]], limit: int) -> tuple[KeyF
             known.ready + figures.ready,
             known.is_exact and figures.is_exact,
             max(ages, default=None),
+            taken=known.taken + figures.taken,
         )
     if len(parts) == 1:
         return tuple(found.values())

@@ -2,7 +2,8 @@
 
     round trip 1   the task, its failures, the flags of pauses, the counters, the line, the workers
     round trip 2   its payload, its holder, its run and its limits; its key in the line and the tasks
-                   before it; its task key; the tasks that are taken; the heartbeats of the workers
+                   before it; its task key; the tasks that are taken, with their keys; the heartbeats of
+                   the workers
     round trip 3   the task keys with an earlier turn; the holders of its own
 
 All reads are by snapshot, at one version: a look never makes another call conflict.
@@ -27,6 +28,7 @@ from fdbqueue.tasks.edges import as_of
 from fdbqueue.tasks.failures import ask_failures
 from fdbqueue.tasks.limits.lanes import Lanes
 from fdbqueue.tasks.looking import ask_held
+from fdbqueue.tasks.noisy import ask_overtaker
 from fdbqueue.tasks.rows import not_in_line, reasons_of, rows_in_use
 from fdbqueue.tasks.shape import NO_RECORD
 from fdbqueue.tasks.stored.discipline import Bag, Fifo
@@ -51,6 +53,7 @@ def explain(change: Change, id_: bytes) -> Explanation:
     payload, holder = ask_payload(tr, keys, record), _ask_holder(change, record)
     run = _ask_run(change, record)
     asked = [rows.ask_told(snapshot, record, now_us) for rows in rows_in_use(shape)]
+    overtaker = ask_overtaker(change, record)
     is_held, in_line = ask_held(change, was), _ask_in_line(change, was)
     place, key_holders, alive = _ask_place(change, was), _ask_key_holders(change, was), workers()
     placed, held, crew = place(), key_holders(), alive()
@@ -77,13 +80,15 @@ def explain(change: Change, id_: bytes) -> Explanation:
         full_s=crew.full_s if record.state == TaskState.READY else 0.0,
         fleet_paused=fleet_pause() is not None,
     )
-    told = [reply() for reply in asked]
+    told, overtaken = [reply() for reply in asked], overtaker()
     lost = () if in_line() else (not_in_line(shape.name),)
     for one in told:
         found = replace(found, **one.fields)
-    return replace(
-        found, reasons=reasons_of(found, [*lost, *(reason for one in told for reason in one.reasons)])
-    )
+    reasons = [*lost, *(reason for one in told for reason in one.reasons)]
+    if overtaken is None:
+        return replace(found, reasons=reasons_of(found, reasons))
+    found = replace(found, overtaken_by=overtaken.key)
+    return replace(found, reasons=reasons_of(found, reasons, overtaken.reason))
 
 
 def _ask_tasks(change: Change) -> Callable[[], int]:

@@ -9,6 +9,7 @@ Reasons are pure: a look has read all that they need.
 import math
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from fdbqueue.core import limits
@@ -174,14 +175,23 @@ def rows_of_features(shape: Shape, mending: str = "") -> list[FeatureRows]:
 
 _SWEEP = "Any take, any worker, or a look at the statistics sweeps it."
 _GIVEN_BACK = "The next sweep or take gives it back."
+_TURN_COMES = "Its turn comes."
 _MORE = "More workers, or more threads in each."
 _END = "If it hangs, end that process: another one takes the task. `--timeout` ends such attempts."
 _OF_ITS_KEY = "The tasks of its key before it end."
 
 
-def reasons_of(found: Explanation, of_features: Sequence[Reason]) -> tuple[Reason, ...]:
-    """The reasons in order of weight, with those of features. A task runs when the last of them has ended."""
-    return (*_pauses(found), *_of_state(found, of_features))
+def reasons_of(
+    found: Explanation, of_features: Sequence[Reason], overtaken: Reason | None = None
+) -> tuple[Reason, ...]:
+    """The reasons in order of weight, with those of features. A task runs when the last of them has ended.
+    More workers cure nothing while one key takes nearly all of them.
+    """
+    reasons: Iterable[Reason] = _of_state(found, of_features)
+    if overtaken is not None:
+        reasons = (replace(one, cure=_TURN_COMES) if one.cure == _MORE else one for one in reasons)
+        reasons = (overtaken, *reasons)
+    return (*_pauses(found), *reasons)
 
 
 def _pauses(found: Explanation) -> Iterator[Reason]:
@@ -326,7 +336,7 @@ def _takers(found: Explanation, is_held: bool) -> Reason:
         text = f"{_counted(found.waiting, 'call')} waiting for a task of the queue."
         if found.held is None and not is_held and _is_next(found.place):
             return Reason(Why.NEXT, text, "One of them takes it.", found.now)
-        return Reason(Why.NEXT, text, "Its turn comes.")
+        return Reason(Why.NEXT, text, _TURN_COMES)
     if found.workers:
         busy = f"{_counted(found.workers, 'worker')} of the queue, and none of them waits for a task"
         return Reason(Why.WORKERS_BUSY, f"{busy}{_busy_with(found)}.", _cure_of_busy(found))

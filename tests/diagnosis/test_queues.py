@@ -77,6 +77,37 @@ def test_a_long_wait_of_a_key_is_told() -> None:
     assert found(busy, replace(busy, paused=True)) == [(Severity.FINE, "")]
 
 
+STARVING = (KeyFigures("acme", 900, taken=2, first_age_s=70.0), KeyFigures("bolt", 50, first_age_s=70.0))
+
+
+def test_a_key_that_gets_nearly_all_takes_is_told() -> None:
+    before = replace(IDLE, workers=1, taken=2, ready=950, busiest=STARVING)
+    now = replace(before, calls=calls(take=4))
+    (check,) = check_queues(figures(0, before), figures(1, now))
+    assert check.text == (
+        "my mails has 50 ready tasks of the key bolt, the first one for 70 s, while the key acme gets nearly"
+        " all takes"
+    )
+    assert check.cure == "fdbqueue explain 'my mails'"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"calls": calls(take=3)},  # too few for two turns of each key
+        {"taken": 3},  # another key has the third
+        {"busiest": (STARVING[0], replace(STARVING[1], ready=49))},  # its turn came
+        {"busiest": (STARVING[0], replace(STARVING[1], taken=1))},
+        {"busiest": (STARVING[0], replace(STARVING[1], first_age_s=limits.STARVED_WARNING_S))},
+        {"busiest": (STARVING[0], replace(STARVING[1], is_exact=False))},
+    ],
+)
+def test_no_key_starves_while_turns_come(changes: dict[str, object]) -> None:
+    before = replace(IDLE, workers=1, taken=2, ready=950, busiest=STARVING)
+    now = replace(before, calls=calls(take=4))
+    assert found(before, replace(now, **changes)) == [(Severity.FINE, "")]
+
+
 def test_a_queue_that_cannot_be_read_is_a_failure() -> None:
     broken = figures(0, error="unknown kind")
     assert [check.severity for check in check_queues(broken, broken)] == [Severity.FAILURE]

@@ -1,9 +1,15 @@
 """Noisy task keys: those with more of the running tasks than an equal share, and over a tenth."""
 
-import pytest
+import shlex
 
+import pytest
+from fdb import tuple as layer
+
+from fdbqueue import Why
 from fdbqueue.core import limits
-from fdbqueue.tasks.noisy import NoisyKey, _keys_of, noisy_keys, noisy_of
+from fdbqueue.core.redaction import HIDDEN, redaction_of
+from fdbqueue.operate.cli.queues import weight_of
+from fdbqueue.tasks.noisy import NoisyKey, _alter, _keys_of, noisy_keys, noisy_of, overtaker_of
 from tests.tasks.support import MakeBench, SetLimits
 
 
@@ -83,3 +89,69 @@ def test_a_damaged_key_is_not_named(bench: MakeBench) -> None:
     for row in list(b.db.get_range(under.start, under.stop))[:4]:
         b.db[row.key] = b"\xff"
     assert [one.key for one in noisy_keys(b.db, b.queue) or ()] == []
+
+
+LOUD, CALM = layer.pack(("loud",)), layer.pack(("calm",))
+
+
+def test_explain_names_the_weight_that_overtakes(bench: MakeBench) -> None:
+    """Of a task of that key, too, as it may be the first one that waits."""
+    b = bench("fair")
+    waits = [b.put("x", key=key) for key in ["loud"] * 5 + ["calm"] * 2][-1]
+    own = b.put("x", key="loud")
+    b.queue.alter(b.db, weights={"loud": 2_000, "x": 3})
+    for _ in range(5):
+        b.take()
+    found, cure = b.queue.explain(b.db, waits), "fdbqueue alter bench --weight loud=1 --weight x=3"
+    text = "The key loud has 100% of the taken tasks, by its weight 2000; that of the key calm is 1."
+    assert (found.overtaken_by, found.reasons[0].text, found.reasons[0].cure) == ("loud", text, cure)
+    assert "More workers" not in str(found.reasons)
+    first, *_ = b.queue.explain(b.db, own).reasons
+    assert (first.why, first.cure) == (Why.BEHIND, cure)
+    b.queue.pause(b.db)
+    assert [one.why for one in b.queue.explain(b.db, waits).reasons][:2] == [Why.PAUSED, Why.BEHIND]
+
+
+def test_a_hidden_key_stands_in_no_reason(bench: MakeBench) -> None:
+    b = bench("fair", weights={"loud": 2_000})
+    waits = [b.put("x", key=key) for key in ["loud"] * 3 + ["calm"] * 2][-1]
+    for _ in range(3):
+        b.take()
+    found, redaction = b.queue.explain(b.db, waits), redaction_of(["key"])
+    assert redaction is not None
+    shown = redaction.explanation(found)
+    assert (shown.overtaken_by, shown.reasons[0].cure) == (HIDDEN, HIDDEN)
+    assert "loud" in str(found)
+    assert "loud" not in str(shown)
+
+
+@pytest.mark.parametrize(
+    ("count", "own", "weights", "cure"),
+    [
+        (9, CALM, {LOUD: 9}, "--weight loud=1"),
+        (8, CALM, {LOUD: 9}, None),  # it does not take nearly all
+        (9, CALM, {LOUD: 9, CALM: 4}, "--weight loud=4 --weight calm=4"),
+        (6, CALM, {}, "--weight calm=2"),  # its tasks run long
+        (6, CALM, {LOUD: 2, CALM: 3}, "--weight loud=2 --weight calm=6"),
+        (4, CALM, {}, None),
+        (9, LOUD, {LOUD: 9}, "--weight loud=1"),
+        (9, LOUD, {}, None),
+    ],
+)
+def test_a_cause_that_cannot_be_told_has_no_cure(
+    count: int, own: bytes, weights: dict[bytes, int], cure: str | None
+) -> None:
+    found = overtaker_of("q", LOUD, count, 10, own, weights)
+    assert (found and found.reason.cure.removeprefix("fdbqueue alter q ")) == cure
+
+
+@pytest.mark.parametrize("key", ["a b", "7", "true", '"x', "[", 7, ("a", 1)])
+def test_the_command_spells_each_key_as_it_is_read(key: object) -> None:
+    command = shlex.split(_alter("q", {layer.pack((key,)): 2}))
+    assert weight_of(command[-1]) == (key, 2)
+
+
+def test_many_weights_and_bytes_are_not_spelled() -> None:
+    many = {layer.pack((n,)): 2 for n in range(limits.WEIGHTS_TOLD_MAX + 1)}
+    for weights in (many, {layer.pack((b"a",)): 2}):
+        assert _alter("q", weights).startswith("Alter its weights: `fdbqueue alter q --weight KEY=N`")

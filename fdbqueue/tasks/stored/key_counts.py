@@ -85,6 +85,7 @@ class Busy(NamedTuple):
     key: bytes
     ready: int
     is_exact: bool
+    taken: int = 0
 
 
 class KeyCounts:
@@ -163,8 +164,12 @@ class KeyCounts:
                 {entry[1:]: _LEVEL_MAX - entry[0] for entry in entries if entry} if len(rows) == few else {}
             )
             further = {slug: value.value for slug, value in asked.items() if slug not in rows}
-            exact = {slug: unpacked(LIVE_NAMES, value)["ready"] for slug, value in (rows | further).items()}
-            found = [Busy(key_of(slug), ready, True) for slug, ready in exact.items() if ready]
+            exact = {slug: unpacked(LIVE_NAMES, value) for slug, value in (rows | further).items()}
+            found = [
+                Busy(key_of(slug), of["ready"], True, of["taken"])
+                for slug, of in exact.items()
+                if of["ready"]
+            ]
             found += [
                 Busy(key_of(slug), 1 << max(level - 1, 0), False)
                 for slug, level in levels.items()
