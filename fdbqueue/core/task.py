@@ -314,6 +314,8 @@ class LongRun:
     """
     host: str
     process_id: int
+    lost: bool = False
+    """True if its lease is over, such as by a `bury`: only its handler runs on, and keeps a thread."""
 
     @property
     def is_hung(self) -> bool:

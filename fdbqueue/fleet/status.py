@@ -53,6 +53,8 @@ class Running:
     """The progress that its handler has told."""
     usual_s: float | None = None
     """The mean run time of its class in this worker; None before the first one has ended."""
+    lost: bool = False
+    """True if its lease is over, and the worker knows it: its handler still has a thread."""
 
 
 @dataclass(frozen=True)
@@ -258,7 +260,7 @@ class Appearance:
         """Write the presence, and obey. A pause conflicts with the first presence of a session: whoever gives
         it finds the presence, or the worker finds the pause.
         """
-        running = tuple((one.id, one.cancelled, one.fraction) for one in current.running)
+        running = tuple((one.id, one.cancelled, one.fraction, one.lost) for one in current.running)
         answered, memory = Order(current.state, current.pause), current.memory_bytes // _MEMORY_STEP
         news = (session.id, (current.tally, running, current.trouble, current.full_s > 0, answered, memory))
         if session.lost or (news == self._shown and now < self._orders_due_at):

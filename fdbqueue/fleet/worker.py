@@ -342,6 +342,7 @@ class Worker(ChosenByHandler):
                 hold.cancelled,
                 hold.fraction,
                 self._usual.seconds(hold.task.queue, hold.task),
+                hold.lost,
             )
             for hold in self._heartbeat.look()
             if hold.began_at is not None and hold.open

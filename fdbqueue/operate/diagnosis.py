@@ -44,6 +44,7 @@ from fdbqueue.tasks.firing import ScheduleStatus
 from fdbqueue.tasks.limits.rule import LimitKeys, shown_key
 from fdbqueue.tasks.limits.shown import ask_holders, key_states
 from fdbqueue.tasks.limits.state import ask_by_snapshot
+from fdbqueue.tasks.rows import cure_of_hung
 from fdbqueue.tasks.schedules import page
 from fdbqueue.tasks.stored.records import HANDED_OFF
 
@@ -100,9 +101,10 @@ def _hanging(name: str, now: TaskFigures) -> Iterator[Check]:
             f"{name}: task {first.id} has run for {first.for_s:.0f} s in process {first.process_id} on"
             f" {first.host}, where its like take {first.usual_s or 0.0:.3g} s"
         )
+        text += "; its lease is over, and its handler keeps a thread" if first.lost else ""
         text += f"; so has {counted(more, 'other task')}" if more else ""
-        ids, cure = [one.id for one in now.hung], command("explain", name, first.id)
-        yield warning(QUEUES, text, cure, queue=name, hung=ids, full_s=now.full_s)
+        ids = [one.id for one in now.hung]
+        yield warning(QUEUES, text, cure_of_hung(now.hung), queue=name, hung=ids, full_s=now.full_s)
     elif now.full_s > limits.FULL_WARNING_S and now.ready and not now.paused:
         text = (
             f"{name} has {counted(now.ready, 'ready task')}, and for {now.full_s:.0f} s no thread of its"

@@ -27,7 +27,7 @@ from fdbqueue.core.rows import (
     Under,
 )
 from fdbqueue.core.seam import ReadTransaction, Transaction
-from fdbqueue.core.task import Explanation, HeldKey, Holder, Reason, TaskPlace, TaskState, Why
+from fdbqueue.core.task import Explanation, HeldKey, Holder, LongRun, Reason, TaskPlace, TaskState, Why
 from fdbqueue.core.visible import counted, shortened, visible
 from fdbqueue.tasks.feature import OF_TASKS, all_features, feature_of_tasks
 from fdbqueue.tasks.shape import Shape
@@ -177,7 +177,8 @@ _SWEEP = "Any take, any worker, or a look at the statistics sweeps it."
 _GIVEN_BACK = "The next sweep or take gives it back."
 _TURN_COMES = "Its turn comes."
 _MORE = "More workers, or more threads in each."
-_END = "If it hangs, end that process: another one takes the task. `--timeout` ends such attempts."
+_TIMEOUT = "`--timeout` ends such attempts."
+_END = f"If it hangs, bury it, or else another worker takes it; then end that process. {_TIMEOUT}"
 _OF_ITS_KEY = "The tasks of its key before it end."
 
 
@@ -353,7 +354,17 @@ def _busy_with(found: Explanation) -> str:
 
 def _cure_of_busy(found: Explanation) -> str:
     hung = next((run for run in found.runs if run.is_hung or run.for_s > limits.FULL_WARNING_S), None)
+    if hung is not None and hung.lost:
+        return cure_of_hung([hung])
     return _MORE if hung is None else command(hung.queue, "explain", hung.id)
+
+
+def cure_of_hung(runs: Sequence[LongRun]) -> str:
+    """What to do with the tasks, and with the process of the first one."""
+    first, held = runs[0], [run.id for run in runs if not run.lost]
+    end = f"SIGKILL process {first.process_id} on {visible(first.host)}: its other tasks come back"
+    # A command with a comment is one that a shell takes.
+    return f"{command(first.queue, 'bury', *held)}  # then {end}" if held else f"{end}. {_TIMEOUT}"
 
 
 def _is_next(place: TaskPlace | None) -> bool:

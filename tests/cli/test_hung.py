@@ -34,9 +34,9 @@ def test_doctor_names_a_worker_whose_threads_hang(
     [told] = [row for row in program.rows("doctor", "--watch", "0") if row["severity"] == "warning"]
     assert (told["name"], sorted(told["data"]["hung"])) == ("queues", sorted(hung))
     assert f"in process {seen.process_id} on {seen.host}" in told["text"]
-    assert told["cure"].endswith(f"explain q {told['data']['hung'][0]}")
+    assert f" bury q {' '.join(told['data']['hung'])}  # then SIGKILL" in told["cure"]
     [of_hung] = program.row("explain", "q", hung[0])["reasons"]
-    assert of_hung["cure"].startswith("If it hangs, end that process")
+    assert of_hung["cure"].startswith("If it hangs, bury it")
     of_waiting = program.row("explain", "q")
     assert of_waiting["task"]["id"] == waits
     assert {run["id"] for run in of_waiting["runs"]} == set(hung)

@@ -1,6 +1,7 @@
 """Handlers that hang: a worker tells how long its tasks usually run, and looks judge by that."""
 
 import json
+import shlex
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -167,7 +168,13 @@ def test_doctor_names_the_longest_hanging_task(fleet: Fleet) -> None:
         f"q: task {first.id} has run for 67 s in process 7 on host, where its like take 0.5 s;"
         " so has 1 other task"
     )
-    assert fleet.doctor() == [(text, f"fdbqueue explain q {first.id}")]
+    [(told, cure)] = fleet.doctor()
+    assert (told, cure.partition("  # ")[2]) == (
+        text,
+        "then SIGKILL process 7 on host: its other tasks come back",
+    )
+    assert cure.startswith(f"fdbqueue bury q {first.id} ")
+    assert len(shlex.split(cure, comments=True)) == 5
 
 
 def test_doctor_names_the_hanging_task_of_a_drained_worker(fleet: Fleet) -> None:
@@ -175,7 +182,37 @@ def test_doctor_names_the_hanging_task_of_a_drained_worker(fleet: Fleet) -> None
     task = fleet.works(0.5, trouble="it is drained")
     fleet.clock.advance(HUNG_S)
     text = f"q: task {task.id} has run for 62 s in process 7 on host, where its like take 0.5 s"
-    assert fleet.doctor() == [(text, f"fdbqueue explain q {task.id}")]
+    [(told, cure)] = fleet.doctor()
+    assert (told, cure.partition("  # ")[0]) == (text, f"fdbqueue bury q {task.id}")
+
+
+def test_doctor_says_that_the_lease_of_a_hanging_handler_is_over(fleet: Fleet) -> None:
+    """The worker knows it: the task was buried. To bury it again cures nothing."""
+    running = {"id": "A", "queue": "q", "for_s": 1.0, "usual_s": 0.5, "lost": True}
+    fleet.works(running=[running])
+    fleet.clock.advance(FULL_S)
+    [(text, cure)] = fleet.doctor()
+    assert text.endswith("its like take 0.5 s; its lease is over, and its handler keeps a thread")
+    assert cure == "SIGKILL process 7 on host: its other tasks come back. `--timeout` ends such attempts."
+    [reason] = fleet.queue.explain(fleet.db, fleet.queue.put(fleet.db, "waits")).reasons
+    assert reason.cure == cure
+
+
+def test_a_worker_tells_that_a_lease_is_over(db, space, monkeypatch):
+    queue = TaskQueue.create(db, "short", "fifottl", ttr=1, root=space)
+    monkeypatch.setattr(limits, "PRESENCE_EVERY_S", 0.05)
+    ends, begun = threading.Event(), threading.Event()
+
+    def handler(_):
+        begun.set()
+        ends.wait()
+
+    task = queue.put(db, 0)
+    with working(Worker(db, queue, handler, threads=1, root=space)):
+        assert begun.wait(30)
+        queue.bury(db, task.id)
+        wait_until(lambda: [run.lost for one in workers(db, root=space) for run in one.running] == [True])
+        ends.set()
 
 
 def test_doctor_tells_of_full_workers_while_tasks_wait(fleet: Fleet) -> None:
@@ -246,7 +283,9 @@ def test_explain_of_a_hanging_task_says_so(fleet: Fleet) -> None:
     fleet.clock.advance(HUNG_S)
     [reason] = fleet.queue.explain(fleet.db, task).reasons
     assert reason.text.endswith("has held it for 61 s, where its like take 0.5 s.")
-    assert reason.cure.startswith("If it hangs, end that process: another one takes the task.")
+    assert reason.cure.startswith(
+        "If it hangs, bury it, or else another worker takes it; then end that process."
+    )
 
 
 def test_a_worker_with_a_free_thread_is_no_reason(fleet: Fleet) -> None:

@@ -26,6 +26,7 @@ class _Running(msgspec.Struct):
     queue: str
     for_s: float
     usual_s: float | None = None
+    lost: bool = False
 
 
 class _Presence(msgspec.Struct):
@@ -116,8 +117,11 @@ def longest(runs: Iterable[LongRun]) -> list[LongRun]:
 
 
 def _runs(presence: _Presence) -> list[LongRun]:
-    since_s, place = presence.age_s, (presence.host, presence.process_id)
-    return [LongRun(one.id, one.queue, one.for_s + since_s, one.usual_s, *place) for one in presence.running]
+    since_s, host, process_id = presence.age_s, presence.host, presence.process_id
+    return [
+        LongRun(one.id, one.queue, one.for_s + since_s, one.usual_s, host, process_id, one.lost)
+        for one in presence.running
+    ]
 
 
 def _full_s(presences: list[_Presence]) -> float:
