@@ -27,6 +27,7 @@ from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
+from itertools import islice
 from operator import methodcaller
 from statistics import median
 from typing import Any
@@ -309,15 +310,45 @@ def check_workers(found: Sequence[Member], pause: Order | None, now: float) -> l
     return checks or ([fine(WORKERS, told, releases=counts)] if counts else [])
 
 
-def check_sessions(look: Look) -> list[Check]:
-    """A warning if sessions are overdue: their tasks stay taken until a process ends them."""
-    overdue = [beat for beat in look.beats.values() if beat.deadline < look.began - limits.OVERDUE_WARNING_S]
-    if not overdue:
+def without_beats(look: Look) -> list[str]:
+    """The first sessions that are overdue, or have missed a heartbeat."""
+    missed = (
+        id_ for id_, beat in look.beats.items() if _is_overdue(beat, look) or _has_missed(beat, look.began)
+    )
+    return list(islice(missed, limits.EXPLAINED_HOLDERS))
+
+
+def check_sessions(look: Look, held: Mapping[str, int] | None = None) -> list[Check]:
+    """A warning if sessions are overdue, or hold tasks and have missed a heartbeat: these stay taken until a
+    process ends the session. `held`: the numbers of tasks of `without_beats`.
+    """
+    tasks, overdue = held or {}, [id_ for id_, beat in look.beats.items() if _is_overdue(beat, look)]
+    holding = sorted((id_ for id_ in tasks if tasks[id_]), key=lambda id_: (id_ not in overdue, -tasks[id_]))
+    first = next(iter(holding or overdue), None)
+    if first is None:
         return [_before_deadlines(look)]
-    told = counted(len(overdue), "overdue session")
-    text = f"{told}, such as that of {overdue[0].place}: its tasks stay taken"
-    cure = "Start a worker, or any program that takes: it ends the sessions of dead processes."
-    return [warning(SESSIONS, text, cure, overdue=len(overdue), live=len(look.beats) - len(overdue))]
+    beat, data = look.beats[first], {"overdue": len(overdue), "live": len(look.beats) - len(overdue)}
+    told = (
+        counted(len(overdue), "overdue session") if overdue else "no heartbeat of a session that holds tasks"
+    )
+    text = f"{told}, such as that of {beat.place}: its tasks stay taken"
+    if tasks.get(first):
+        silent_s = look.began - beat.at if beat.age_s is None else beat.age_s
+        text = f"{told}, such as that of {beat.place}, for {silent_s:.0f} s: "
+        text += f"its {counted(tasks[first], 'task')} stay{'s' * (tasks[first] == 1)} taken"
+        data["held"] = tasks[first]
+    start = "Start a worker, or any program that takes: it ends the sessions of dead processes."
+    cure = start if first in overdue else _STOPPED
+    return [warning(SESSIONS, text, cure, **data)]
+
+
+_STOPPED = (
+    "Look at that process: dead, stopped (SIGCONT wakes it), or hanging. After its ttr, its tasks come back."
+)
+
+
+def _is_overdue(beat: Beat, look: Look) -> bool:
+    return beat.deadline < look.began - limits.OVERDUE_WARNING_S
 
 
 def _before_deadlines(look: Look) -> Check:
@@ -331,7 +362,8 @@ def _before_deadlines(look: Look) -> Check:
 
 
 def _has_missed(beat: Beat, now: float) -> bool:
-    return now - beat.at > 2 * (beat.deadline - beat.at) / limits.BEATS_PER_TTR
+    age_s = now - beat.at if beat.age_s is None else beat.age_s
+    return age_s > 2 * (beat.deadline - beat.at) / limits.BEATS_PER_TTR
 
 
 def _difference_s(first: Look, second: Look, id_: str, beat: Beat) -> float:

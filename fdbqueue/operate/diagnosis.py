@@ -40,6 +40,7 @@ from fdbqueue.operate.figures import (
 )
 from fdbqueue.operate.overview import Overview
 from fdbqueue.operate.verify.values import command
+from fdbqueue.tasks.ending import held_by
 from fdbqueue.tasks.firing import ScheduleStatus
 from fdbqueue.tasks.limits.rule import LimitKeys, shown_key
 from fdbqueue.tasks.limits.shown import ask_holders, key_states
@@ -430,10 +431,15 @@ class Examination:
         later, self._last = self._look()
         return [
             *checks.check_clocks(beats, later),
-            *checks.check_sessions(later),
+            *checks.check_sessions(later, self._held(later)),
             *checks.check_open_files(checks.see_open_files(self._processes_here(later))),
             *check_queues(figures, self._last),
         ]
+
+    def _held(self, look: Look) -> dict[str, int]:
+        silent = [bytes.fromhex(id_) for id_ in checks.without_beats(look)]
+        found = held_by(self._database, self._keys, silent) if silent else {}
+        return {session.hex(): count for session, count in found.items()}
 
     def _of_workers(self) -> list[Check]:
         pause = paused(self._database, self._keys)

@@ -62,6 +62,26 @@ def end_in_all_queues(
     return left
 
 
+def held_by(database: Database, keys: RootKeys, sessions: Sequence[bytes]) -> dict[bytes, int]:
+    """The numbers of tasks that sessions hold, each up to limits.EXPLAINED_MAX in a partition, in the first
+    limits.QUEUES_PER_TRANSACTION queues. Reads: their taken tasks, by snapshot. Round trips: 2.
+    """
+    registry = Registry(keys)
+    found = registry.names(database, "", limits.QUEUES_PER_TRANSACTION)
+    known = [definition for definition in found if is_kind(definition.kind)]
+    queues = [queue.keys for definition in known for queue in _opened(database, registry, definition)]
+
+    def counts(tr: Transaction) -> dict[bytes, int]:
+        under = {session: [queue.all_taken_by(session) for queue in queues] for session in sessions}
+        asked = {
+            session: [tr.snapshot.get_range(own.start, own.stop, limit=limits.EXPLAINED_MAX) for own in each]
+            for session, each in under.items()
+        }
+        return {session: sum(len(rows.to_list()) for rows in each) for session, each in asked.items()}
+
+    return run(database, counts, timeout_s=limits.LOOK_TIMEOUT_S)
+
+
 def _opened(database: Database, registry: Registry, definition: Definition) -> list[_Queue]:
     """The partitions of a queue that may hold a task."""
     numbers = range(_high(definition))

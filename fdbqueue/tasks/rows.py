@@ -177,6 +177,7 @@ _SWEEP = "Any take, any worker, or a look at the statistics sweeps it."
 _GIVEN_BACK = "The next sweep or take gives it back."
 _TURN_COMES = "Its turn comes."
 _MORE = "More workers, or more threads in each."
+_STOPPED = "Look at that process: is it dead, stopped (SIGCONT wakes it), or hanging?"
 _TIMEOUT = "`--timeout` ends such attempts."
 _END = f"If it hangs, bury it, or else another worker takes it; then end that process. {_TIMEOUT}"
 _OF_ITS_KEY = "The tasks of its key before it end."
@@ -245,7 +246,17 @@ def _taken(found: Explanation) -> Iterator[Reason]:
     hangs = ""
     if found.run is not None and found.run.is_hung:
         hangs, cure = f", where its like take {span(found.run.usual_s or 0.0)}", f"{_END} {cure}"
+    if silent_s := _silent_s(holder, found.now):
+        hangs, cure = f" and has not beaten for {span(silent_s)}{hangs}", f"{_STOPPED} {cure}"
     yield Reason(Why.TAKEN, f"{who} has held it{since}{hangs}{_progress(found)}.", cure, at)
+
+
+def _silent_s(holder: Holder | None, now: float) -> float:
+    """The time since the last heartbeat of a holder that has missed one; else 0."""
+    if holder is None or holder.seen is None or holder.dies is None:
+        return 0.0
+    silent_s = now - holder.seen
+    return silent_s if silent_s > 2 * (holder.dies - holder.seen) / limits.BEATS_PER_TTR else 0.0
 
 
 def _handed_off(found: Explanation) -> Reason:

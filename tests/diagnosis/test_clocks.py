@@ -5,11 +5,13 @@ from dataclasses import replace
 import pytest
 
 import fdbqueue
-from fdbqueue import Session, Severity
+from fdbqueue import Session, Severity, TaskState
 from fdbqueue.core import limits
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.core.runtime import RealRuntime
-from fdbqueue.operate.checks import Beat, Look, check_clocks, check_sessions, look_at_beats
+from fdbqueue.operate.checks import Beat, Look, check_clocks, check_sessions, look_at_beats, without_beats
+from fdbqueue.tasks.ending import held_by
+from tests.tasks.support import StillClock
 
 KEYS = RootKeys(DEFAULT_ROOT)
 
@@ -112,6 +114,40 @@ def test_a_session_that_missed_a_heartbeat_is_told() -> None:
     assert found.text == "2 sessions before their deadlines; 1 has missed a heartbeat, such as that of quiet"
     (found,) = check_sessions(look(100.0, alive=99.0))
     assert (found.text, found.data) == ("1 session before its deadline", {"live": 1, "silent": 0})
+
+
+def test_a_silent_session_that_holds_tasks_is_a_warning() -> None:
+    """A supervisor holds none, and is silent for long."""
+    seen = look(100.0, quiet=79.0, alive=99.0, none=78.0)
+    assert without_beats(seen) == ["quiet", "none"]
+    (found,) = check_sessions(seen, {"quiet": 40, "none": 0})
+    assert (found.severity, found.data) == (Severity.WARNING, {"overdue": 0, "live": 3, "held": 40})
+    assert found.text == (
+        "no heartbeat of a session that holds tasks, such as that of quiet, for 21 s: its 40 tasks stay taken"
+    )
+    assert found.cure.startswith("Look at that process: dead, stopped")
+    (found,) = check_sessions(look(100.0, dead=1.0, quiet=79.0), {"quiet": 40, "dead": 1})
+    assert found.text == "1 overdue session, such as that of dead, for 99 s: its 1 task stays taken"
+    assert found.cure.startswith("Start a worker")
+
+
+def test_doctor_counts_the_tasks_of_a_silent_session() -> None:
+    """Its process stands still: the keeper of its session does not beat."""
+    clock = StillClock()
+    with fdbqueue.open("memory:", runtime=clock) as db:
+        queue = fdbqueue.TaskQueue.create(db, "q")
+        queue.put_many(db, [1, 2, 3])
+        session = Session(db, ttr=30)
+        for _ in range(2):
+            queue.take(db, session=session)
+        assert held_by(db, KEYS, [session.id, bytes(16)]) == {session.id: 2, bytes(16): 0}
+        clock.advance(21)
+        [reason] = queue.explain(db, queue.tasks(db, TaskState.TAKEN, 1)[0]).reasons
+        assert "has held it for 21 s and has not beaten for 21 s." in reason.text
+        assert reason.cure.startswith("Look at that process: is it dead, stopped")
+        [found] = [one for one in fdbqueue.diagnose(db, watch_s=0).checks if one.name == "sessions"]
+    assert (found.severity, found.data["held"]) == (Severity.WARNING, 2)
+    assert f"process {RealRuntime().process_id()}, for 21 s: its 2 tasks" in found.text
 
 
 class Wrong(RealRuntime):
