@@ -331,20 +331,14 @@ def check_sessions(look: Look, held: Mapping[str, int] | None = None) -> list[Ch
     told = (
         counted(len(overdue), "overdue session") if overdue else "no heartbeat of a session that holds tasks"
     )
-    text = f"{told}, such as that of {beat.place}: its tasks stay taken"
-    if tasks.get(first):
-        silent_s = look.began - beat.at if beat.age_s is None else beat.age_s
-        text = f"{told}, such as that of {beat.place}, for {silent_s:.0f} s: "
-        text += f"its {counted(tasks[first], 'task')} stay{'s' * (tasks[first] == 1)} taken"
-        data["held"] = tasks[first]
-    start = "Start a worker, or any program that takes: it ends the sessions of dead processes."
-    cure = start if first in overdue else _STOPPED
-    return [warning(SESSIONS, text, cure, **data)]
-
-
-_STOPPED = (
-    "Look at that process: dead, stopped (SIGCONT wakes it), or hanging. After its ttr, its tasks come back."
-)
+    text, which = f"{told}, such as that of {beat.place}", "tasks stay"
+    if count := tasks.get(first):
+        text += f", for {look.began - beat.at if beat.age_s is None else beat.age_s:.0f} s"
+        which, data["held"] = f"{counted(count, 'task')} stay{'s' * (count == 1)}", count
+    cure = "Start a worker, or any program that takes: it ends the sessions of dead processes."
+    if first not in overdue:
+        cure = "Look at that process: dead, stopped (SIGCONT wakes it), or hanging. Its ttr gives them back."
+    return [warning(SESSIONS, f"{text}: its {which} taken", cure, **data)]
 
 
 def _is_overdue(beat: Beat, look: Look) -> bool:

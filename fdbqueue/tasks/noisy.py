@@ -20,7 +20,6 @@ from fdbqueue.core.task import Reason, TaskState, Why
 from fdbqueue.core.visible import key_of, told
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.looking import is_key
-from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.tasks.rows import command
 from fdbqueue.tasks.stored.key_counts import Busy
 from fdbqueue.tasks.stored.keyed import Fair, Keyed
@@ -35,8 +34,8 @@ class NoisyKey:
     """Its part of the taken tasks, from 0 to 1."""
 
 
-def noisy_keys(tr: DatabaseOrTransaction, queue: TaskQueue) -> list[NoisyKey] | None:
-    """The noisy task keys of a queue, the noisiest first; None for a kind without task keys.
+def noisy_keys(tr: DatabaseOrTransaction, queue: Any) -> list[NoisyKey] | None:
+    """The noisy task keys of a TaskQueue, the noisiest first; None for a kind without task keys.
 
     Reads: by snapshot; at most limits.RUNS_LOOKED_AT_MAX keys of taken tasks, an equal part in each
         partition, and in each the counters of some keys with ready tasks.
@@ -45,7 +44,7 @@ def noisy_keys(tr: DatabaseOrTransaction, queue: TaskQueue) -> list[NoisyKey] | 
     """
     if not isinstance(queue._shape.discipline, Keyed):
         return None
-    taken, waiting = queue._see_all(tr, _keys_of)
+    taken, waiting = queue._see_all(tr, _keys_of)  # no type: the module of queues imports this one
     total = taken.total()
     noisy = noisy_of(taken, waiting)
     return [NoisyKey(layer.unpack(key)[0], count, count / total) for key, count in noisy if is_key(key)]
