@@ -329,7 +329,7 @@ def test_a_payload_in_a_message_is_cut(memory: fdbqueue.Database) -> None:
 
 
 def test_a_message_has_the_data_of_its_error() -> None:
-    error = QueueFull(name="a\nb", current_size=5, capacity=4, wanted=1, item="x")
+    error = QueueFull(name="a\nb", current_size=5, capacity=4, wanted=1, item="x", cure="")
     told = r"The queue 'a\nb' has no room for 1 task: it holds 5 tasks, its capacity is 4. Nothing was put."
     assert str(error) == told
 

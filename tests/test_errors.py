@@ -68,6 +68,6 @@ def test_only_one_thing_has_the_singular(count: int, told: str) -> None:
 
 
 def test_the_message_of_an_error_counts_its_nouns() -> None:
-    full = QueueFull(name="q", current_size=1, capacity=2, wanted=2)
+    full = QueueFull(name="q", current_size=1, capacity=2, wanted=2, cure="")
     assert "no room for 2 tasks: it holds 1 task, its capacity is 2" in str(full)
     assert "is in use by 3 tasks:" in str(LimitInUse(name="q", used=3))

@@ -369,11 +369,13 @@ class FleetRefused(FdbQueueError):
 
 
 class QueueFull(FdbQueueError, exit_code=REFUSED):
-    """The queue {name!r} has no room for {wanted:~task}: it holds {current_size:~task}, its capacity is {capacity}. Nothing was put."""
+    """The queue {name!r} has no room for {wanted:~task}: it holds {current_size:~task}, its capacity is {capacity}. Nothing was put.{cure}"""
 
     wanted: int = 1
     current_size: int
     capacity: int
+    cure: str = ""
+    """Empty, unless most of the tasks are buried."""
 
 
 class BatchOverCapacity(QueueFull):

@@ -126,7 +126,7 @@ def _stored(name: str, now: TaskFigures) -> Iterator[Check]:
     stored = stored_in(now)
     if now.capacity is not None and stored >= now.capacity:
         text = f"{name} is full, with {counted(stored, 'task')}: puts wait or are refused"
-        yield warning(QUEUES, text, way_to_room(now), queue=name, capacity=now.capacity)
+        yield warning(QUEUES, text, way_to_room(name, now), queue=name, capacity=now.capacity)
 
 
 def _key_waits(name: str, before: TaskFigures, now: TaskFigures) -> Iterator[Check]:

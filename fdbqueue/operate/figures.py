@@ -38,6 +38,7 @@ from fdbqueue.tasks.limits.rule import LimitKeys, free_of_unused, rule_of
 from fdbqueue.tasks.limits.shown import used_of
 from fdbqueue.tasks.limits.state import State, ask_by_snapshot
 from fdbqueue.tasks.options import is_kind
+from fdbqueue.tasks.rows import cure_of_buried
 from fdbqueue.tasks.schedules import Row, ask_rows
 from fdbqueue.tasks.shape import Shape, shape_of
 from fdbqueue.tasks.stored.discipline import Fifo, no_mending, read_index
@@ -122,10 +123,10 @@ def stored_in(tasks: TaskFigures) -> int:
     return tasks.ready + tasks.taken + tasks.buried + tasks.delayed
 
 
-def way_to_room(tasks: TaskFigures) -> str:
+def way_to_room(name: str, tasks: TaskFigures) -> str:
     """The cure of a full queue."""
     mostly_buried = 2 * tasks.buried > stored_in(tasks)
-    return "Kick or delete its buried tasks." if mostly_buried else "Start more workers."
+    return cure_of_buried(name).strip() if mostly_buried else "Start more workers."
 
 
 @dataclass(frozen=True, slots=True)

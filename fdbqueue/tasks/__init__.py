@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from fdbqueue.tasks import repartition as repartition
     from fdbqueue.tasks import results as results
     from fdbqueue.tasks import retaining as retaining
+    from fdbqueue.tasks import rows as rows
     from fdbqueue.tasks import searching as searching
     from fdbqueue.tasks import selected as selected
     from fdbqueue.tasks import steps as steps

@@ -185,8 +185,9 @@ class Put(Struct):
             for batch in batches:  # the sweep may have changed the task keys of the drafts
                 batch.change.ask_create(set(map(_task_key, batch.drafts)))
             count = parts.ask_size(tr)()
-        fits = admit(tr, parts.shape.keys, capacity, count, wanted, self.random)
-        return None if fits else NoRoom(count, more_due)
+        if admit(tr, parts.shape.keys, capacity, count, wanted, self.random):
+            return None
+        return NoRoom(count, more_due, parts.buried(tr))
 
 
 def tasks_of(answers: Sequence[Any]) -> list[Task]:
@@ -433,7 +434,10 @@ class TaskCalls(Service):
             return tasks_of(answers)
         capacity, wanted, name = self.shape.settings.capacity or 0, len(drafts), self.shape.name
         told = {"name": name, "item": drafts[0].data, "current_size": answers.size, "capacity": capacity}
-        raise (BatchOverCapacity if wanted > capacity else QueueFull)(**told, wanted=wanted)
+        if wanted > capacity:
+            raise BatchOverCapacity(**told, wanted=wanted)
+        cure = late.rows.cure_of_buried(name) if 2 * answers.buried > answers.size else ""
+        raise QueueFull(**told, wanted=wanted, cure=cure)
 
     def _put_in(self, tr: Transaction, drafts: Sequence[Draft], random: bytes, turn: int) -> Answers:
         return Put(self.parts, tr, self._current.plan, random, turn).run(drafts)

@@ -76,6 +76,7 @@ class NoRoom(Struct, frozen=True):
     size: int
     more_due: bool
     """True if more tasks may have expired than one transaction sweeps: the next attempt may find room."""
+    buried: int = 0
 
 
 Answers = list[Any] | NoRoom

@@ -389,6 +389,11 @@ def command(queue: str, verb: str, *arguments: str) -> str:
     return shlex.join(["fdbqueue", *verb.split(), queue, *arguments])
 
 
+def cure_of_buried(queue: str) -> str:
+    """Of a full queue, if most of its tasks are buried."""
+    return f" Kick or delete its buried tasks: `{command(queue, 'dead classes')}` tells why they failed."
+
+
 def _after(found: Explanation) -> str:
     failed = found.last_failure
     if failed is None:

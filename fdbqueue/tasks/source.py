@@ -34,6 +34,7 @@ from fdbqueue.tasks.feature import met_by
 from fdbqueue.tasks.shape import Shape
 from fdbqueue.tasks.stored.discipline import Fifo
 from fdbqueue.tasks.stored.records import (
+    LIVE_NAMES,
     NUMBER,
     SESSION_BYTES,
     Record,
@@ -43,6 +44,7 @@ from fdbqueue.tasks.stored.records import (
     id_text,
     partition_of,
     record_to_bytes,
+    unpacked,
 )
 from fdbqueue.tasks.verbs import Target
 
@@ -510,8 +512,16 @@ class Parts(Partitioned[TaskSource]):
 
     def ask_size(self, tr: Transaction) -> Callable[[], int]:
         """Ask for the number of tasks in all partitions, by snapshot."""
+        return partial(_sum, self._ask_counters(tr))
+
+    def buried(self, tr: Transaction) -> int:
+        """The number of buried tasks in all partitions, by snapshot. Round trips: 1."""
+        asked = map(_value, self._ask_counters(tr))
+        return sum(unpacked(LIVE_NAMES, value)["buried"] for value in asked)
+
+    def _ask_counters(self, tr: Transaction) -> Sequence[Value]:
         sources = (self.zero,) if self.plan is None else self.holding()
-        return partial(_sum, [*map(tr.snapshot.get, map(_counters, sources))])
+        return [*map(tr.snapshot.get, map(_counters, sources))]
 
     def ask_next_due(self, tr: Transaction) -> Callable[[], int | None]:
         """Ask, by snapshot, for the time at which the next sweep has something to do, in microseconds."""

@@ -173,7 +173,7 @@ def test_explain_without_an_id_tells_of_the_first_that_waits(program: Within) ->
     program.run("delete", "q", ready)
     assert program.row("explain", "q")["task"]["id"] == delayed
     program.run("bury", "q", delayed)
-    told = "fdbqueue: no task of 'q' waits: 0 taken, 1 buried (`fdbqueue dead list q`)\n"
+    told = "fdbqueue: no task of 'q' waits: 0 taken, 1 buried (`fdbqueue dead classes q`)\n"
     assert program.run("explain", "q") == (1, "", told)
 
 

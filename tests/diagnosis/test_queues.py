@@ -66,6 +66,14 @@ def test_a_queue_in_trouble_is_told(changes: dict[str, object], wanted: list[tup
     assert found(IDLE, replace(IDLE, **changes)) == wanted
 
 
+def test_a_queue_full_of_buried_tasks_tells_the_command() -> None:
+    full = replace(IDLE, buried=2, ready=1, capacity=3)
+    *_, check = check_queues(figures(0, full), figures(1, full))
+    assert check.cure == (
+        "Kick or delete its buried tasks: `fdbqueue dead classes 'my mails'` tells why they failed."
+    )
+
+
 def test_a_long_wait_of_a_key_is_told() -> None:
     """The longest wait of a key, and none of a paused queue."""
     keys = (KeyFigures("a", 3, first_age_s=60.0), KeyFigures("b", 2, first_age_s=1_000.0), KeyFigures("c", 1))

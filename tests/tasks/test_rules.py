@@ -224,6 +224,22 @@ def test_the_error_of_a_full_queue_has_the_size_of_the_batch(bench: MakeBench) -
         assert full.value.wanted == 3
 
 
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_the_error_of_a_queue_full_of_buried_tasks_tells_a_cure(bench: MakeBench, partitions: int) -> None:
+    b = bench("limfifottl", capacity=3, **({"partitions": partitions} if partitions > 1 else {}))
+    for task in b.queue.put_many(b.db, range(3)):
+        b.queue.bury(b.db, task)
+    cure = "Kick or delete its buried tasks: `fdbqueue dead classes bench` tells why they failed."
+    for put in (lambda: b.queue.put(b.db, 9), lambda: b.queue.put(begin(b.db), 9)):
+        with pytest.raises(QueueFull) as full:
+            put()
+        assert str(full.value).endswith(f"Nothing was put. {cure}")
+    b.queue.kick(b.db, 2)
+    with pytest.raises(QueueFull) as full:
+        b.put(9)
+    assert str(full.value).endswith("Nothing was put.")
+
+
 def test_a_batch_above_the_capacity_is_told_as_such(bench: MakeBench) -> None:
     b = bench("limfifottl", capacity=2)
     for put in (lambda: b.queue.put_many(b.db, range(3)), lambda: b.queue.put_many(begin(b.db), range(3))):

@@ -177,8 +177,8 @@ def _counted(sink: Sink, queue: str) -> Iterator[Sink]:
         if not done:
             raise
         noun = "item" if isinstance(full, FairQueueFull) else "task"
-        held = f"it holds {counted(full.current_size, noun)}, its capacity is {full.capacity}"
-        raise Refused(f"The first {done} were put. Then the queue {queue!r} was full: {held}.") from None
+        held = f"it holds {counted(full.current_size, noun)}, its capacity is {full.capacity}.{full.cure}"
+        raise Refused(f"The first {done} were put. Then the queue {queue!r} was full: {held}") from None
 
 
 def _put_values(sink: Sink, values: Sequence[Any], batch_max: int) -> None:

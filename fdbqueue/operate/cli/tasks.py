@@ -157,7 +157,7 @@ def _first_that_waits(database: Database, queue: TaskQueue) -> str:
         if found := queue.tasks(database, state, 1):
             return found[0].id
     others = queue.statistics(database)["tasks"]
-    look = f" (`fdbqueue dead list {queue.name}`)" if others["buried"] else ""
+    look = f" (`fdbqueue dead classes {queue.name}`)" if others["buried"] else ""
     if lost := others["ready"]:
         raise Refused(
             f"no task of {queue.name!r} stands in line, but {lost:,} counted as ready: "

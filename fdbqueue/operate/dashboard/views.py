@@ -276,7 +276,7 @@ def _stored(name: str, tasks: TaskFigures) -> Iterator[Finding]:
     stored = stored_in(tasks)
     if tasks.capacity is None or stored < NEARLY_FULL * tasks.capacity:
         return
-    cure = way_to_room(tasks)
+    cure = way_to_room(name, tasks)
     if stored >= tasks.capacity:
         text = f"is full, with {counted(stored, 'task')}: puts wait or are refused."
         yield Finding(Level.BAD, "Full", name, text, cure)
