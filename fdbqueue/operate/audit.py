@@ -13,6 +13,7 @@ A line belongs to the place where the action happened: exports and imports of qu
 the whole root, such as a backup, has it.
 """
 
+import json
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
@@ -23,11 +24,12 @@ from fdbqueue.core import limits
 from fdbqueue.core.database import Attempts, Body, Database, Manner
 from fdbqueue.core.errors import FdbQueueError
 from fdbqueue.core.once import run_once
+from fdbqueue.core.redaction import HIDDEN, Redaction
 from fdbqueue.core.registry import Registry, told_option
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.rows import readable
 from fdbqueue.core.seam import ReadTransaction, Transaction, engine_errors
-from fdbqueue.core.visible import shortened
+from fdbqueue.core.visible import key_of, shortened
 from fdbqueue.tasks.options import as_given, is_kind
 from fdbqueue.tasks.queue import TaskQueue
 
@@ -82,7 +84,38 @@ class Deed(NamedTuple):
 
 
 def told_values(values: Mapping[str, Any]) -> dict[str, str]:
-    return {name: shortened(told_option(value), limits.AUDIT_TEXT_LENGTH) for name, value in values.items()}
+    return {name: shortened(_told(name, value), limits.AUDIT_TEXT_LENGTH) for name, value in values.items()}
+
+
+def _told(name: str, value: Any) -> str:
+    """Weights are JSON, of texts KEY=N: a look can hide their keys."""
+    if name != "weights" or not value:
+        return told_option(value)
+    stored = isinstance(value, Mapping)  # the command line gives the texts
+    return json.dumps([f"{_spelled(key)}={n}" for key, n in value.items()] if stored else value)
+
+
+def _spelled(key: Any) -> str:
+    return key if isinstance(key, str) else msgspec.json.encode(key).decode()
+
+
+def seen_line(line: AuditLine, redaction: Redaction | None) -> AuditLine:
+    """The line without hidden task keys."""
+    before, after = _seen(line.before, redaction), _seen(line.after, redaction)
+    return msgspec.structs.replace(line, before=before, after=after)
+
+
+def _seen(values: dict[str, str], redaction: Redaction | None) -> dict[str, str]:
+    if redaction is None or values.get("weights", "none") == "none":
+        return values
+    try:
+        pairs = [one.rpartition("=") for one in json.loads(values["weights"])]
+        weights = json.dumps(
+            [f"{_spelled(redaction.key('key', key_of(key)))}={int(n)}" for key, _, n in pairs]
+        )
+    except ValueError:  # it was cut, perhaps within a key
+        weights = HIDDEN
+    return {**values, "weights": weights}
 
 
 def write(tr: Transaction, keys: RootKeys, line: AuditLine, random: bytes) -> bytes:

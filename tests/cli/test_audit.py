@@ -36,6 +36,37 @@ def test_an_action_is_one_line_with_both_values(shop: Within) -> None:
     assert shop.run("audit", "other")[1] == ""
 
 
+def test_a_line_tells_weights_and_the_time_of_a_pause(
+    program: Within, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program.run("create", "fair", "--kind", "fair", "--weight", "ann=2")
+    program.run("alter", "fair", "--weight", "sesame=3", "--weight", "[1,2]=4")
+    program.run("fleet", "pause", "--for", "60", "--detach")
+    paused, altered, _ = program.rows("audit")
+    assert paused["after"] == {"paused": "True", "for_s": "60"}
+    assert altered["before"] == {"weights": '["ann=2"]'}
+    assert altered["after"] == {"weights": '["sesame=3", "[1,2]=4"]'}
+    monkeypatch.setenv("FDBQUEUE_REDACT", "key")
+    _, hidden, created = program.rows("audit")
+    assert (hidden["before"], created["after"]["weights"]) == ({"weights": '["***=2"]'}, '["***=2"]')
+    assert hidden["after"]["weights"] == '["***=3", "***=4"]'
+    assert "sesame" not in program.run("audit")[1]
+
+
+def test_hidden_weights_that_were_cut_tell_no_part_of_a_key(
+    program: Within, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The text is cut in its middle: within a key, and between two of them."""
+    long = ("--weight", f"{'sesame' * 20}=2", "--weight", f"{'b' * 83}=3", "--weight", "c=4")
+    program.run("create", "fair", "--kind", "fair", *long)
+    program.run("create", "other", "--kind", "fair", "--weight", f"{'sesame' * 50}=2")
+    for row in program.rows("audit"):
+        assert "..." in row["after"]["weights"]
+    monkeypatch.setenv("FDBQUEUE_REDACT", "key")
+    assert "sesame" not in program.run("audit", "--json")[1]
+    assert [row["after"]["weights"] for row in program.rows("audit")] == ['["***=2"]', "***"]
+
+
 def test_each_task_of_a_command_has_a_line(shop: Within) -> None:
     shop.run("put", "shop", "1", "2")
     first, second = (row["id"] for row in shop.rows("tasks", "shop"))

@@ -48,11 +48,11 @@ def test_a_dry_run_shows_examples_and_changes_nothing(program: Within, ids: list
 
 @pytest.mark.usefixtures("ids")
 def test_verbs_take_filters_in_place_of_ids(program: Within) -> None:
-    assert program.run("bury", "q", "--where", "data.to=ada")[2] == "fdbqueue: 1 changed\n"
+    assert program.run("bury", "q", "--where", "data.to=ada")[2] == "fdbqueue: 1 buried\n"
     assert states(program) == {"ready": 1, "buried": 1, "total": 2}
-    assert program.run("kick", "q", "--where", "class=")[2] == "fdbqueue: 1 changed\n"
+    assert program.run("kick", "q", "--where", "class=")[2] == "fdbqueue: 1 kicked\n"
     assert program.run("cancel", "q", "--where", "state=ready", "--where", "data.n=0")[0] == 0
-    assert program.run("delete", "q", "--where", "older_than=0")[2] == "fdbqueue: 1 changed\n"
+    assert program.run("delete", "q", "--where", "older_than=0")[2] == "fdbqueue: 1 deleted\n"
     assert states(program) == {"done": 1}  # that in the trash may come back
 
 
@@ -94,7 +94,7 @@ def test_tasks_lists_those_that_match(program: Within, ids: list[str]) -> None:
     place = first[2].split()[-1]
     assert listed("--where", "data.to=bob", "--after", place) == ids[1:]
     assert [row["id"] for row in program.rows("tasks", "q", "--where", f"id={','.join(ids)}")] == ids
-    assert program.run("delete", "q", "--where", f"id={ids[1]}")[2] == "fdbqueue: 1 changed\n"
+    assert program.run("delete", "q", "--where", f"id={ids[1]}")[2] == "fdbqueue: 1 deleted\n"
 
 
 @pytest.mark.usefixtures("ids")
@@ -114,10 +114,10 @@ def test_an_interrupted_change_tells_where_it_was(program: Within, monkeypatch: 
     assert status == INTERRUPTED
     assert states(program) == {"ready": 1, "buried": 1, "total": 2}
     first, second, *_ = err.splitlines()
-    assert first == "fdbqueue: looked at 1 of 2 tasks, 1 changed so far"
-    assert second.startswith("fdbqueue: looked at 1 of 2 tasks, 1 changed; go on with --after ")
+    assert first == "fdbqueue: looked at 1 of 2 tasks, 1 buried so far"
+    assert second.startswith("fdbqueue: looked at 1 of 2 tasks, 1 buried; go on with --after ")
     rest = program.run("bury", "q", "--where", "state=ready", "--after", second.split()[-1])
-    assert rest[2].splitlines()[-1] == "fdbqueue: 1 changed"
+    assert rest[2].splitlines()[-1] == "fdbqueue: 1 buried"
 
 
 @pytest.mark.parametrize(

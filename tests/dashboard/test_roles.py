@@ -16,7 +16,7 @@ from fdbqueue.core.errors import InvalidArgument
 from fdbqueue.core.redaction import HIDDEN
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.core.task import LongRun
-from fdbqueue.operate.audit import AuditLine, lines
+from fdbqueue.operate.audit import AuditLine, Deed, Trail, lines, told_values
 from fdbqueue.operate.dashboard import create_app
 from fdbqueue.operate.dashboard.looks import TaskLook
 from fdbqueue.operate.dashboard.roles import Roles
@@ -218,6 +218,17 @@ def test_no_line_tells_the_name_of_a_hidden_queue(browser: Browser, db: Database
     for path in ("/audit", path_of("mail", "dead")):
         assert "payroll" in as_role(browser, "owner").said(path)
         assert "payroll" not in as_role(browser, "guest").said(path)
+
+
+def test_the_weights_in_a_line_hide_their_keys(browser: Browser, db: Database) -> None:
+    after = told_values({"weights": {"sesame": 3}})
+    TaskQueue.open(db, "mail").pause(
+        Trail(db, DEFAULT_ROOT, Deed("ann", "alter", "mail", after=after)).over()
+    )
+    assert "sesame=3" in as_role(browser, "owner").said("/audit")
+    page = as_role(browser, "guest").said("/audit")
+    assert "***=3" in page
+    assert "sesame" not in page
 
 
 def test_a_line_tells_no_field_that_its_action_ignores(browser: Browser, db: Database) -> None:

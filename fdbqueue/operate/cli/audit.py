@@ -8,7 +8,9 @@ from msgspec.structs import asdict
 from fdbqueue.core.database import run
 from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.operate.audit import lines as audits_of
+from fdbqueue.operate.audit import seen_line
 from fdbqueue.operate.cli.frame import Here, cli, command, first_option, queue_names
+from fdbqueue.operate.cli.redacting import in_environment
 from fdbqueue.operate.cli.show import Cell, columns, moment_in
 
 
@@ -25,7 +27,8 @@ def audit(here: Here, queue: str | None, count: int) -> None:
     """
     with here.database() as database:
         found = run(database, partial(audits_of, keys=RootKeys(here.root), queue=queue))
-    here.show(map(asdict, found[:count]), COLUMNS)
+    redaction = in_environment()
+    here.show((asdict(seen_line(one, redaction)) for one in found[:count]), COLUMNS)
 
 
 def _values(name: str) -> Cell:

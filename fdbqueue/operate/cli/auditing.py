@@ -22,8 +22,11 @@ _TOLD = (
     *("result_ttl", "without", "kind", "codec", "partitions", "number", "slots", "rate", "per", "burst"),
     *("per_key", "rate_per_s", "into", "limit", "error", "count", "everything", "every", "expression"),
     *("timezone", "missed", "paused", "targets", "mend", "maxlock", "receipts", "remove", "dropped"),
+    *("for_s", "weights"),
 )
-"""Options with values that stand in the line. Data, keys, headers and texts of failures are left out."""
+"""Options with values that stand in the line. Data, headers and texts of failures are left out, and keys but
+those of weights, which looks hide.
+"""
 ACTOR_VARIABLE = "FDBQUEUE_ACTOR"
 
 

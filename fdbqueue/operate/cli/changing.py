@@ -98,7 +98,8 @@ def change_where(
     filters, is_dry_run = filters_in(where), walk["dry_run"]
     with here.tasks(queue) as (database, found):
         there = found.statistics(database)["tasks"]["total"]
-        progress = _Progress(here, database, there)
+        done = _DONE.get(verb or "", "changed")
+        progress = _Progress(here, database, there, done)
         try:
             with here.signals.deferred():
                 if into_trash and not is_dry_run:
@@ -110,7 +111,7 @@ def change_where(
             progress.tell_rest()
             raise
         examples = [task_row(task, found.options) for task in answer.examples]
-    _answer(here, queue, answer, examples, there, dry_run=is_dry_run)
+    _answer(here, queue, answer, examples, there, "" if is_dry_run else done)
 
 
 def filters_in(where: Pairs) -> dict[str, Any]:
@@ -124,16 +125,19 @@ def filters_in(where: Pairs) -> dict[str, Any]:
 
 def purge_all(here: Here, database: Database, queue: "TaskQueue", there: int) -> int:
     """Move all tasks into the trash, step by step. Return their number."""
-    progress = _Progress(here, database, there).tell
+    progress = _Progress(here, database, there, "removed").tell
     with here.signals.deferred():
         return late.trash.purged(queue, database, None, progress=progress).changed
+
+
+_DONE = {"bury": "buried", "cancel": "cancelled", "delete": "deleted", "kick": "kicked"}
 
 
 class _Progress:
     """The lines that tell how far a change has come."""
 
-    def __init__(self, here: Here, database: Database, there: int) -> None:
-        self._here, self._there, self._now = here, there, database.runtime.monotonic
+    def __init__(self, here: Here, database: Database, there: int, done: str) -> None:
+        self._here, self._there, self._now, self._done = here, there, database.runtime.monotonic, done
         self._next_s = self._now() + PLAIN_EVERY_S
         self._last = ChangedTasks()
 
@@ -141,14 +145,15 @@ class _Progress:
         self._last = so_far
         self._here.counts(so_far.changed)
         if self._now() >= self._next_s and not self._here.as_json:
-            say(f"{_looked(so_far, self._there)}, {so_far.changed:,} changed so far")
+            say(f"{_looked(so_far, self._there)}, {so_far.changed:,} {self._done} so far")
             self._next_s = self._now() + PLAIN_EVERY_S
         if so_far.after is not None:
             self._here.signals.check()
 
     def tell_rest(self) -> None:
         if self._last.after is not None:
-            say(f"{_looked(self._last, self._there)}, {self._last.changed:,} changed; {_onward(self._last)}")
+            done = f"{self._last.changed:,} {self._done}"
+            say(f"{_looked(self._last, self._there)}, {done}; {_onward(self._last)}")
 
 
 def rest_of(answer: "FoundTasks | ChangedTasks", there: int) -> str:
@@ -165,11 +170,12 @@ def _onward(so_far: "FoundTasks | ChangedTasks") -> str:
 
 
 def _answer(
-    here: Here, queue: str, answer: ChangedTasks, examples: Sequence[Row], there: int, *, dry_run: bool
+    here: Here, queue: str, answer: ChangedTasks, examples: Sequence[Row], there: int, done: str
 ) -> None:
-    if dry_run and not here.as_json:
+    """`done`: empty for a dry run."""
+    if not done and not here.as_json:
         here.show(examples, _EXAMPLES)
-    done = f"{answer.matched:,} match, nothing was changed" if dry_run else f"{answer.changed:,} changed"
+    done = f"{answer.changed:,} {done}" if done else f"{answer.matched:,} match, nothing was changed"
     rest = "" if answer.after is None else f"; {rest_of(answer, there)}"
     numbers = {name: getattr(answer, name) for name in ("looked_at", "matched", "changed", "after")}
     here.tell(f"{done}{rest}", {"queue": queue, **numbers, "examples": examples})

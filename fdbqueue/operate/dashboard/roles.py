@@ -16,7 +16,7 @@ from fdbqueue.core.logger import logger
 from fdbqueue.core.redaction import HIDDEN, Redaction, redaction_of, whole
 from fdbqueue.core.task import Explanation
 from fdbqueue.core.visible import shown, visible
-from fdbqueue.operate.audit import AuditLine
+from fdbqueue.operate.audit import AuditLine, seen_line
 from fdbqueue.operate.dashboard.guard import FormRefused, address_of
 from fdbqueue.operate.dashboard.looks import ChronicleLook, DeadLook, History, QueueLook, TaskLook
 from fdbqueue.operate.dashboard.views import QueuesView, queues_view
@@ -146,7 +146,8 @@ class Roles:
     def _line(self, request: Request, line: AuditLine) -> AuditLine:
         into = line.after.get("into")
         after = {**line.after, "into": self._name(request, into)} if into else line.after
-        return msgspec.structs.replace(line, after=after)
+        redaction = self.redaction_for(request, line.queue or None)
+        return seen_line(msgspec.structs.replace(line, after=after), redaction)
 
 
 def roles_of(write: bool, authorize: Any, actor: Any, redact: Any) -> Roles:

@@ -19,6 +19,7 @@ from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.core.seam import FDBError, Transaction
 from fdbqueue.core.sessions.keeper import keeper_of
 from fdbqueue.core.task import EndedTask, Failure, Task, TaskState
+from fdbqueue.tasks.rows import cure_of_buried
 from fdbqueue.testing.cases import Size
 from fdbqueue.testing.simulation import Client, Simulation
 from tests.system.workloads.common import SPACE
@@ -538,7 +539,10 @@ def full_with(model: Model, name: str, more: int) -> Exception | None:
     if capacity is None or len(model.lives) + more <= capacity:
         return None
     told = {"name": name, "current_size": len(model.lives), "capacity": capacity}
-    return (BatchOverCapacity if more > capacity else QueueFull)(**told, wanted=more)
+    if more > capacity:
+        return BatchOverCapacity(**told, wanted=more)
+    mostly_buried = 2 * sum(life.state == "!" for life in model.lives.values()) > len(model.lives)
+    return QueueFull(**told, wanted=more, cure=cure_of_buried(name) if mostly_buried else "")
 
 
 def _new(model: Model, data: Any, options: dict[str, Any], id_: str) -> Life:
