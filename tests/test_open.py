@@ -25,6 +25,7 @@ from fdbqueue.core.errors import (
 )
 from fdbqueue.core.limits import CLOSE_TIMEOUT_S, TRANSACTION_AGE_MAX_S
 from fdbqueue.core.logger import logger
+from fdbqueue.core.open import _require_file
 from fdbqueue.core.runtime import RealEvent
 from tests.support import PATIENCE_S, TOO_OLD, ManualClock, begin, error_code, in_child
 
@@ -53,6 +54,7 @@ def cluster(monkeypatch):
     fake.impl._capi = types.SimpleNamespace(fdb_get_max_api_version=lambda: 730)
     monkeypatch.setattr("fdbqueue.core.binding.fdb", fake)
     monkeypatch.setitem(sys.modules, "fdb.impl", fake.impl)
+    monkeypatch.setattr("fdbqueue.core.open._require_file", lambda _: None)
     return fake
 
 
@@ -101,6 +103,34 @@ def test_a_cluster_is_opened_by_its_file_or_by_default(cluster, url, cluster_fil
     with fdbqueue.open(url) as db:
         assert cluster.opened == [cluster_file]
         assert db.create_transaction() is not None
+
+
+@pytest.mark.parametrize("from_environment", [True, False])
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (None, "No such file or directory"),
+        ("", "it has no line DESCRIPTION:ID@HOST:PORT"),
+        ("directory", "Is a directory"),
+    ],
+)
+def test_a_cluster_file_that_is_of_no_use_is_named(
+    cluster, monkeypatch, somewhere_else, content, reason, from_environment
+):
+    monkeypatch.setattr("fdbqueue.core.open._require_file", _require_file)
+    named = somewhere_else / "my.cluster"
+    if content == "directory":
+        named.mkdir()
+    elif content is not None:
+        named.write_text(content)
+    if from_environment:
+        monkeypatch.setenv("FDB_CLUSTER_FILE", str(named))
+    with pytest.raises(DatabaseNotFound) as refused:
+        fdbqueue.open("fdb:" if from_environment else f"fdb:{named}")
+    assert f"The cluster file '{named}'" in str(refused.value)
+    assert ("FDB_CLUSTER_FILE" in str(refused.value)) == from_environment
+    assert f"cannot be used: {reason}." in str(refused.value)
+    assert cluster.opened == []
 
 
 def test_a_child_of_a_process_with_a_cluster_opens_none(cluster, monkeypatch):

@@ -4,6 +4,7 @@ A page of another site could give its own name the address of this machine, and 
 requests carry that name in the Host header.
 """
 
+import builtins
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -18,6 +19,7 @@ from fdbqueue.core.database import Database, adopted, known_by_engine
 from fdbqueue.core.errors import ClusterForked, DatabaseNotFound, InvalidArgument, UnknownUrl, WrongType
 from fdbqueue.core.runtime import RealRuntime, Runtime
 from fdbqueue.core.seam import AnyDatabase
+from fdbqueue.core.visible import shown
 from fdbqueue.embedded.store import is_database
 from fdbqueue.embedded.transaction import open_directory, open_private
 from fdbqueue.embedded.writes import Flush
@@ -260,9 +262,13 @@ def url_from_environment() -> str:
 
 
 def open_cluster(cluster_file: str | None) -> Any:
-    """The binding's database. Raises: ClientLibraryMissing, ClientLibraryTooOld, ClusterForked."""
+    """The binding's database.
+
+    Raises: ClientLibraryMissing, ClientLibraryTooOld, ClusterForked; DatabaseNotFound for a cluster file.
+    """
     fdb = binding.load()
     _require_own_library(cluster_file)
+    _require_file(cluster_file)
     binding.hand_to(fdb)
     return fdb.open(cluster_file)
 
@@ -278,6 +284,24 @@ def _require_own_library(cluster_file: str | None) -> None:
     if _library_process not in (None, this):
         raise ClusterForked(url=f"fdb:{cluster_file or ''}")
     _library_process = this
+
+
+def _require_file(path: str | None) -> None:
+    """Refuse a cluster file that is named and of no use: the client library would fail each call, and name
+    the current directory in place of the file.
+    """
+    named = path or os.environ.get("FDB_CLUSTER_FILE")
+    if not named:
+        return
+    try:
+        with builtins.open(named, "rb") as file:
+            reason = "" if b"@" in file.read() else "it has no line DESCRIPTION:ID@HOST:PORT"
+    except OSError as error:
+        reason = f"{error.strerror}"
+    if reason:
+        what = shown(named) if path else f"{shown(named)} of FDB_CLUSTER_FILE"
+        text = f"The cluster file {what} cannot be used: {reason}. Name another one as fdb:PATH."
+        raise DatabaseNotFound(text, url=f"fdb:{path or ''}")
 
 
 _ENGINES = Engines(open_cluster, open_directory, open_private)

@@ -101,7 +101,9 @@ class Place:
             raise CommandError(NO_DIRECTORY)
         try:
             opened = open_database(self.url, create=create)
-        except DatabaseNotFound:
+        except DatabaseNotFound as failure:
+            if self._is_cluster:
+                raise CommandError(str(failure)) from None
             raise NoDatabase(f"there is no database at {self.url}; {cure}") from None
         with opened as database:
             if not self._is_cluster:
