@@ -165,10 +165,20 @@ def test_the_trash_is_restored_and_emptied_by_who_may_purge(browser: Browser, db
     as_role(browser, "owner").post(f"{path}/trash-restore", sure="yes")
     assert mail.statistics(db)["tasks"]["total"] == 3
     trash.purge(mail, db, "ann")
+    [first] = trash.listed(mail, db)
+    mail.put(db, "later", key="later")
+    trash.purge(mail, db, "ann")
+    page = browser.get(path)
+    assert [f'name="purge" value="{one.id}"' in page for one in trash.listed(mail, db)] == [True, True]
+    assert (
+        f'name="purge" value="{first.id}"' in browser.post(f"{path}/trash-restore", 200, purge=first.id).text
+    )
+    browser.post(f"{path}/trash-restore", sure="yes", purge=first.id)
+    assert [one.tasks for one in trash.listed(mail, db)] == [1]
     browser.post(f"{path}/trash-empty", sure="yes")
     assert trash.listed(mail, db) == []
     told = [(line.action, line.tasks) for line in of(db) if line.phase == "ended"]
-    assert told == [("trash-empty", 3), ("trash-restore", 3)]
+    assert told == [("trash-empty", 1), ("trash-restore", 3), ("trash-restore", 3)]
     assert browser.act(f"{path}/trash-restore") == "0 tasks restored."
 
 

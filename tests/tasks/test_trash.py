@@ -333,6 +333,29 @@ def test_damaged_rows_are_left_and_cleared_at_their_end(b: Bench) -> None:
     assert (rows(b), over_us(bytes(12)), lost != kept) == ([], limits.TRASH_KEPT_S * 1_000_000, True)
 
 
+def test_a_purge_with_a_damaged_summary_is_restored(b: Bench, set_limits: SetLimits) -> None:
+    set_limits(VERB_BATCH=1)
+    first = b.put(0, key=0, unique="u")
+    b.put(1, key=1)
+    purge(b)
+    second = b.put(2, key=0, unique="u")
+    [one] = trash.listed(b.queue, b.db)
+    shape = b.queue._shape
+    b.db[shape.root.purge(shape.definition.id, bytes.fromhex(one.id))] = b"\xff"
+    assert trash.restore(b.queue, b.db, one.id) == trash.Restored(1, 1, None)
+    b.queue.delete(b.db, second)
+    assert trash.restore(b.queue, b.db, one.id) == trash.Restored(1, 0, None)
+    assert (b.state(first), rows(b)) == ("r", [])
+
+
+def test_the_trash_of_a_dropped_queue_is_refused(bench: MakeBench) -> None:
+    b = bench("fifo")
+    b.queue.drop(b.db)
+    for call in (trash.listed, trash.restore, trash.empty):
+        with pytest.raises(QueueDropped):
+            call(b.queue, b.db)
+
+
 def test_a_queue_without_trash_is_swept_by_one_read(b: Bench) -> None:
     """The whole root has one first purge: no queue is asked."""
     emptying = Emptying(b.db, b.queue._shape.root)

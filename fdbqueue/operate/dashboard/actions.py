@@ -186,10 +186,11 @@ def _stop_redrive(target: Target, _: Form) -> str:
     return f"The redrive is stopped: {counted(stopped.moved, 'task')} moved."
 
 
-@_of_queue("trash-restore", "Restore", needs=PURGE, is_bulk=True)
-def _restore(target: Target, _: Form) -> str:
-    """The tasks of the latest purge come back, as they were."""
-    done = trash.restore(target.tasks(), target.database, most=limits.KICKED_MAX)
+@_of_queue("trash-restore", "Restore", needs=PURGE, is_bulk=True, tells=("purge",))
+def _restore(target: Target, form: Form) -> str:
+    """The tasks of this purge come back, as they were."""
+    purge = form.get("purge") or None
+    done = trash.restore(target.tasks(), target.database, purge, most=limits.KICKED_MAX)
     target.counts(done.tasks)
     left = f" {counted(done.left, 'task')} left: unique keys in use, or unreadable." if done.left else ""
     rest = "" if done.after is None else " Others are left: restore again."

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from fdbqueue.core import limits
-from fdbqueue.core.database import Database, at_pace, run
+from fdbqueue.core.database import Database, at_pace
 from fdbqueue.core.errors import InvalidArgument, TrashFull
 from fdbqueue.core.partitions import TIME_BYTES, Plan, home_of
 from fdbqueue.core.root_keys import RootKeys
@@ -198,13 +198,16 @@ def purges(tr: ReadTransaction, keys: RootKeys, id_: int, now_us: int) -> list[P
 
 
 def listed(queue: TaskQueue, database: Database, id_: str | None = None) -> list[Purge]:
-    """As `purges`; with an id that one alone. Raises: InvalidArgument."""
-    shape, now_us = queue._shape, database.runtime.now_us()
-    there = run(database, lambda tr: purges(tr.snapshot, shape.root, shape.definition.id, now_us))
-    found = [one for one in there if id_ in (None, one.id)]
+    """As `purges`; with an id that one alone. Raises: InvalidArgument, QueueDropped."""
+    found = [one for one in queue._see(database, _purges) if id_ in (None, one.id)]
     if id_ is not None and not found:
         raise InvalidArgument(name="the purge", wanted="one that lies in the trash", got=id_)
     return found
+
+
+def _purges(change: Change) -> list[Purge]:
+    change.require_queue()
+    return purges(change.tr.snapshot, change.shape.root, change.shape.definition.id, change.now_us)
 
 
 def empty(queue: TaskQueue, database: Database, id_: str | None = None) -> int:
@@ -231,9 +234,10 @@ def restore(
     capacity by them.
 
     After `most` tasks, another call goes on. Times go on in the trash: delays are over, and tasks expire. A
-    task that was taken is ready. A task stays in the trash while another one has its unique key.
+    task that was taken is ready. A task stays in the trash while another one has its unique key. The tasks of
+    a purge with a damaged summary come back, too.
     Conflicts: as a put; another restore.
-    Raises: InvalidArgument.
+    Raises: InvalidArgument, QueueDropped.
     """
     found = listed(queue, database, id_)
     so_far = Restored(after=b"" if found else None)
@@ -258,9 +262,9 @@ class _Restore:
         few, self.few = self.few, max(1, self.few // 2)
         tr, shape = changes[0].tr, changes[0].shape
         keys, id_ = shape.root, shape.definition.id
-        summary = readable(_summary_of, tr.get(keys.purge(id_, self.purge)).value)
+        stored = tr.get(keys.purge(id_, self.purge)).value
         changes[0].require_queue()
-        if summary is None:
+        if stored is None:
             return replace_fields(self.so_far, after=None)
         read, is_last = self._read(tr, keys, id_, few)
         free, by_home = _free(tr, changes[0], read), defaultdict[int, list[TaskLine]](list)
@@ -270,14 +274,16 @@ class _Restore:
                 tr.clear(key)
         for number, lines in by_home.items():
             place_tasks(changes[number], lines)
-        size_bytes = summary.size_bytes - sum(one.size_bytes for one in free)
-        rest = _Summary(summary.actor, summary.tasks - len(free), size_bytes)
-        if rest.tasks > 0:
-            tr.set(keys.purge(id_, self.purge), _encoded(rest))
-        else:
-            clear(tr, keys, id_, self.purge)
         before, after = self.so_far, None if is_last else read[-1].keys[-1]
-        return Restored(before.tasks + len(free), before.left + len(read) - len(free), after)
+        done = Restored(before.tasks + len(free), before.left + len(read) - len(free), after)
+        if is_last and not done.left:
+            clear(tr, keys, id_, self.purge)
+        else:
+            was = readable(_summary_of, stored) or _Summary()
+            size_bytes = was.size_bytes - sum(one.size_bytes for one in free)
+            rest = _Summary(was.actor, max(0, was.tasks - len(free)), max(0, size_bytes))
+            tr.set(keys.purge(id_, self.purge), _encoded(rest))
+        return done
 
     def _read(self, tr: Transaction, keys: RootKeys, id_: int, few: int) -> tuple[list["_Kept"], bool]:
         """The next tasks in the trash; true if they are the last. The purge itself was read serialisably."""
