@@ -14,7 +14,7 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import Database, Queue, TaskQueue
-from fdbqueue.core import limits
+from fdbqueue.core import limits, once
 from fdbqueue.core.database import run
 from fdbqueue.core.errors import PayloadUnreadable
 from fdbqueue.core.once import ATTEMPT, LostConflict, is_stale, run_once, sweep, writes
@@ -442,6 +442,26 @@ def test_a_stale_slot_behind_many_live_ones_is_swept(
             db.set(slot, ATTEMPT.pack(0 if slot == stale else now_us, 1))
         swept = [run(db, partial(sweep, keys=root, now_us=now_us, place=place)) for place in slots]
         assert sum(swept) == 1
+
+
+@pytest.mark.parametrize("stale_share", [1, 2])
+def test_the_number_of_stale_receipts_is_estimated(
+    db: Database, space: Subspace, monkeypatch: pytest.MonkeyPatch, stale_share: int
+) -> None:
+    root, now_us, number = RootKeys(space), 10**15, 512
+    asked = partial(run, db)
+
+    def counted(place: bytes) -> int:
+        return asked(lambda tr: once.ask_stale_number(tr.snapshot, root, now_us, place)())
+
+    assert counted(b"place") == 0
+    for at in range(number):  # even names
+        stamp = 0 if at % stale_share == 0 else now_us
+        db.set(root.receipt((at * 2**64 // number).to_bytes(8, "big"), 1), ATTEMPT.pack(stamp, 1))
+    for place in (bytes(8), b"\x80" * 8, b"\xf0" * 8):
+        assert counted(place) == pytest.approx(number / stale_share, rel=0.1)
+    monkeypatch.setattr(limits, "RECEIPTS_SWEPT_MAX", number + 1)
+    assert counted(b"place") == number / stale_share
 
 
 def test_a_sweep_clears_a_bounded_number_of_slots(

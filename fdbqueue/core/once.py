@@ -27,7 +27,14 @@ from fdbqueue.core.database import Database, as_database, is_transaction, run, u
 from fdbqueue.core.errors import FdbQueueError
 from fdbqueue.core.observing import MAYBE_COMMITTED, NOT_COMMITTED, Counters
 from fdbqueue.core.root_keys import RootKeys
-from fdbqueue.core.seam import DatabaseOrTransaction, Future, NotDirect, Transaction, engine_errors
+from fdbqueue.core.seam import (
+    DatabaseOrTransaction,
+    Future,
+    NotDirect,
+    ReadTransaction,
+    Transaction,
+    engine_errors,
+)
 
 T = TypeVar("T")
 
@@ -90,16 +97,52 @@ def sweep(tr: Transaction, keys: RootKeys, now_us: int, place: bytes) -> int:
     Reads: `limits.RECEIPTS_SWEPT_MAX` slots by snapshot, and serialisably each slot that it clears.
     Conflicts: a call that uses one of these slots at the same moment.
     """
-    ranges = ((place, keys.receipts.stop), (keys.receipts.start, place))
-    asked = [tr.snapshot.get_range(start, stop, limit=limits.RECEIPTS_SWEPT_MAX) for start, stop in ranges]
-    seen = [slot for rows in asked for slot in rows.to_list()][: limits.RECEIPTS_SWEPT_MAX]
-    # Another program may use this root: only receipts are cleared.
-    ours = [slot for slot in seen if keys.is_receipt(slot.key) and len(slot.value) == ATTEMPT.size]
-    stale = [slot.key for slot in ours if is_stale(slot.value, now_us)]
+    _, stale = _ask_stale(tr.snapshot, keys, now_us, place)()
     for key in stale:
         tr.add_read_conflict_key(key)
         tr.clear(key)
     return len(stale)
+
+
+def _ask_stale(
+    tr: ReadTransaction, keys: RootKeys, now_us: int, place: bytes
+) -> Callable[[], tuple[list[bytes], list[bytes]]]:
+    """Ask for the first slots from `place` on. The reply has the keys of receipts, and of stale ones."""
+    ranges = ((place, keys.receipts.stop), (keys.receipts.start, place))
+    asked = [tr.get_range(start, stop, limit=limits.RECEIPTS_SWEPT_MAX) for start, stop in ranges]
+
+    def stale() -> tuple[list[bytes], list[bytes]]:
+        seen = [slot for rows in asked for slot in rows.to_list()][: limits.RECEIPTS_SWEPT_MAX]
+        # Another program may use this root: only receipts are cleared.
+        ours = [slot for slot in seen if keys.is_receipt(slot.key) and len(slot.value) == ATTEMPT.size]
+        found = [bytes(slot.key) for slot in ours if is_stale(slot.value, now_us)]
+        return [bytes(slot.key) for slot in ours], found
+
+    return stale
+
+
+_PROCESSES = 2**64
+
+
+def ask_stale_number(tr: ReadTransaction, keys: RootKeys, now_us: int, random: bytes) -> Callable[[], int]:
+    """Ask for the number of receipts that sweeps have to clear: above limits.RECEIPTS_SWEPT_MAX slots, an
+    estimate. Names of processes are random, so a part of the slots tells how many lie in all.
+    """
+    asked = _ask_stale(tr, keys, now_us, keys.receipt(random, 0))
+
+    def number() -> int:
+        seen, stale = asked()
+        if len(seen) < limits.RECEIPTS_SWEPT_MAX:
+            return len(stale)
+        process = keys.shape_of(seen[-1])[1][0]
+        span = (_number(process) - _number(random)) % _PROCESSES
+        return len(stale) * _PROCESSES // max(1, span)
+
+    return number
+
+
+def _number(process: bytes) -> int:
+    return int.from_bytes(process[:8].ljust(8, b"\x00"), "big")
 
 
 def is_stale(receipt: bytes, now_us: int) -> bool:

@@ -21,6 +21,7 @@ from fdb.subspace_impl import Subspace
 from fdbqueue.core import limits
 from fdbqueue.core.arguments import key_bytes
 from fdbqueue.core.errors import DefinitionUnreadable, InvalidArgument, ScheduleUnreadable
+from fdbqueue.core.once import ask_stale_number
 from fdbqueue.core.partitions import Plan, plan_of, prefix_of
 from fdbqueue.core.registry import FAIR_ITEMS, PIECES, PLAIN, SIMPLE, UNPACKING, Definition, Registry
 from fdbqueue.core.root_keys import RootKeys
@@ -229,6 +230,8 @@ class Figures:
     limits: tuple[LimitFigures, ...] = ()
     schedules: tuple[ScheduleFigures, ...] = ()
     groups: GroupsFigures = GroupsFigures()
+    stale_receipts: int = 0
+    """Receipts of dead processes that lie for more than a day; above limits.RECEIPTS_SWEPT_MAX, about."""
     clock_difference_s: float = 0.0
     """The largest difference between the clock of a worker and that of this look, at the least. Workers with
     no news for limits.AGE_TOLD_MAX_S tell none.
@@ -251,6 +254,7 @@ class Beside:
     groups: GroupsFigures
     is_whole: bool
     """False if there may be more limits or schedules."""
+    stale_receipts: int
 
 
 class RootLook:
@@ -260,13 +264,13 @@ class RootLook:
         self._keys = keys
         self._known: Mapping[str, LimitKeys] = {}
 
-    def ask(self, tr: ReadTransaction, now_us: int) -> Callable[[], Beside]:
-        """Ask by snapshot, for as many limits, schedules and rows of groups as `limits` allows."""
+    def ask(self, tr: ReadTransaction, now_us: int, random: bytes) -> Callable[[], Beside]:
+        """Ask by snapshot, for as many limits, schedules, rows of groups and receipts as `limits` allows."""
         keys, most = self._keys, limits.FIGURES_LIMITS
         named = tr.get_range(keys.limits.start, keys.limits.stop, limit=most, streaming_mode=EXACT)
         guessed = {name: self._ask(tr, limit) for name, limit in self._known.items()}
         schedules = ask_rows(tr, keys, limits.FIGURES_SCHEDULES, "")
-        groups = ask_groups(tr, keys)
+        groups, receipts = ask_groups(tr, keys), ask_stale_number(tr, keys, now_us, random)
 
         def reply() -> Beside:
             known = {
@@ -278,7 +282,7 @@ class RootLook:
             states = [state() for state in asked]
             is_whole = len(known) < most and rows.next is None
             told = [_limit(state, total, now_us) for state, total in states if state.stored is not None]
-            return Beside(told, [_schedule(row, now_us) for row in rows], found, is_whole)
+            return Beside(told, [_schedule(row, now_us) for row in rows], found, is_whole, receipts())
 
         return reply
 

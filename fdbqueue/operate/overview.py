@@ -82,17 +82,19 @@ class Overview(Handle):
         Given a database, each limits.FIGURES_QUEUES queues are one transaction.
         Reads: by snapshot; of each partition its counters, and the first entry of three indexes; the first
             tasks of the task keys that the last look has told; the limits, schedules and groups, up to
-            limits.FIGURES_LIMITS, FIGURES_SCHEDULES and FIGURES_GROUP_ROWS.
+            limits.FIGURES_LIMITS, FIGURES_SCHEDULES and FIGURES_GROUP_ROWS; at most twice
+            limits.RECEIPTS_SWEPT_MAX receipts.
         Conflicts: none.
         Round trips: 1 if no queue or limit was created since the last look, else 2; for each
             limits.FIGURES_QUEUES queues.
         """
         runtime = as_database(tr.db if is_transaction(tr) else tr).runtime
         tr = at_pace(tr, "look")
-        parts = [run(tr, partial(self._part, runtime, None, self._limit, None))]
+        random = runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES)
+        parts = [run(tr, partial(self._part, runtime, random, None, self._limit, None))]
         left = self._limit - len(parts[0].queues)
         while left > 0 and (begin := parts[-1].next) is not None:
-            parts.append(run(tr, partial(self._part, runtime, begin, left, parts[0].workers)))
+            parts.append(run(tr, partial(self._part, runtime, random, begin, left, parts[0].workers)))
             left -= len(parts[-1].queues)
         self._known = {name: known for part in parts for name, known in part.known.items()}
         queues = tuple(queue for part in parts for queue in part.queues)
@@ -108,10 +110,23 @@ class Overview(Handle):
         if self._names:
             told, groups = [one for one in told if one.queues], found.groups
             schedules = [one for one in schedules if one.queue in self._names]
-        return replace(found, is_whole=is_whole, limits=(*told,), schedules=(*schedules,), groups=groups)
+        return replace(
+            found,
+            is_whole=is_whole,
+            limits=(*told,),
+            schedules=(*schedules,),
+            groups=groups,
+            stale_receipts=beside.stale_receipts,
+        )
 
     def _part(
-        self, runtime: Runtime, begin: bytes | None, limit: int, alive: LiveWorkers | None, tr: Transaction
+        self,
+        runtime: Runtime,
+        random: bytes,
+        begin: bytes | None,
+        limit: int,
+        alive: LiveWorkers | None,
+        tr: Transaction,
     ) -> _Part:
         """At most `limit` queues from the key `begin` on; the first part reads which workers are alive."""
         limit = min(limit, limits.FIGURES_QUEUES)
@@ -119,7 +134,9 @@ class Overview(Handle):
         begin = keys.definitions.start if begin is None else begin
         stored = self._ask_stored(tr, begin, limit)
         workers = ask_all_workers(tr.snapshot, keys, now_us) if alive is None else lambda: alive
-        beside = None if self._beside is None or alive is not None else self._beside.ask(tr.snapshot, now_us)
+        beside = None
+        if self._beside is not None and alive is None:
+            beside = self._beside.ask(tr.snapshot, now_us, random)
         guessed = {name: (known, known.look(tr, now_us)) for name, known in self._guess(begin, limit)}
         definitions, following = stored()
         known, replies = {}, []
@@ -131,9 +148,9 @@ class Overview(Handle):
                 known[name] = _Known(value, look_at(self._registry, name, value, self._keys))
                 reply = known[name].look(tr, now_us)
             replies.append(reply)
-        found = None if beside is None else beside()  # it may ask once more, together with the queues
+        seen = None if beside is None else beside()  # it may ask once more, together with the queues
         live = workers()
-        return _Part(now_us, [reply(live) for reply in replies], known, live, following, found)
+        return _Part(now_us, [reply(live) for reply in replies], known, live, following, seen)
 
     def _ask_stored(
         self, tr: Transaction, begin: bytes, limit: int

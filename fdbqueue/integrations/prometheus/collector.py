@@ -129,6 +129,11 @@ def _alone(found: Figures, look_s: float) -> Iterator[Metric]:
         ("look_duration_seconds", "Time that the last look at the database took.", look_s),
         ("live_workers", "Live workers of all queues.", found.workers),
         (
+            "stale_receipts",
+            "Receipts of dead processes that lie for more than a day; an estimate above 100 receipts.",
+            found.stale_receipts,
+        ),
+        (
             "clock_difference_seconds",
             "The largest difference of a worker's clock from that of the look, at the least.",
             found.clock_difference_s,
