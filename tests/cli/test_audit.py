@@ -50,7 +50,8 @@ def test_a_line_tells_weights_and_the_time_of_a_pause(
     _, hidden, created = program.rows("audit")
     assert (hidden["before"], created["after"]["weights"]) == ({"weights": '["***=2"]'}, '["***=2"]')
     assert hidden["after"]["weights"] == '["***=3", "***=4"]'
-    assert "sesame" not in program.run("audit")[1]
+    for command in ("audit", "alter fair", "alter fair --json", "alter fair --weight c=5"):
+        assert "sesame" not in "".join(map(str, program.run(*command.split()))), command
 
 
 def test_hidden_weights_that_were_cut_tell_no_part_of_a_key(

@@ -8,6 +8,7 @@ import click
 from fdbqueue.core.registry import told_option
 from fdbqueue.operate.cli.frame import Here, OptionName, cli, command, flag_of, queue_argument, queue_options
 from fdbqueue.operate.cli.queues import weight_of
+from fdbqueue.operate.cli.redacting import seen
 from fdbqueue.operate.cli.show import Row, columns, moment_in
 from fdbqueue.operate.cli.wording import option_named
 from fdbqueue.tasks.altering import ALTERABLE, LASTING, Alteration
@@ -49,19 +50,28 @@ def alter(here: Here, queue: str, without: tuple[str, ...], **options: Any) -> N
             here.show([row for one in found.alterations(database) for row in _rows(one)], COLUMNS)
             return
         done = found.alter(database, **given)
+    changes = _seen(done)
     told = ", ".join(
         f"{option_named(name)} from {told_option(before)} to {told_option(after)}"
-        for name, (before, after) in done.changes.items()
+        for name, (before, after) in changes.items()
     )
-    row = {"queue": queue, "by": done.by, "at": done.at, "changes": done.changes}
+    row = {"queue": queue, "by": done.by, "at": done.at, "changes": changes}
     here.tell(f"{queue!r} changes {told}" if told else f"{queue!r} has these options already", row)
 
 
 def _rows(one: Alteration) -> list[Row]:
     return [
         {"at": one.at, "by": one.by, "option": name, "before": before, "after": after}
-        for name, (before, after) in one.changes.items()
+        for name, (before, after) in _seen(one).items()
     ]
+
+
+def _seen(one: Alteration) -> dict[str, tuple[Any, Any]]:
+    """The changes. Weights are stored as text, which a hidden key hides whole."""
+    return {
+        name: (seen("key", before), seen("key", after)) if name == "weights" else (before, after)
+        for name, (before, after) in one.changes.items()
+    }
 
 
 COLUMNS = columns(
