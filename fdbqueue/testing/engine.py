@@ -202,6 +202,7 @@ _CODES = {
 }
 STALE = "begins anew"
 """An event: without a commit, its body has raised a conflict, as what its process remembers has changed."""
+UNPACED = "tries again without batch priority"
 _WATCH_LATE_S = (0.001, 2.0)
 _WATCH_VERY_LATE_S = (5.0, 60.0)
 _COMMIT_LATE_S = (0.0002, 2.0)
@@ -425,13 +426,16 @@ class FaultyTransaction(PatientTransaction):
         super().step_begin()
         self._keys_read = 0
         self._read_log: list[tuple[str, bytes, Any]] = []
-        self._is_batch = self._is_sent = False
+        self._is_batch = self._was_batch = self._is_sent = False
 
     def on_error(self, error: Any) -> Future:
+        was_batch = self._is_batch
         if not self._is_sent and getattr(error, "code", error) == _CODES["not_committed"]:
             machine = self._machine
             machine.trace.note(machine.scheduler.now, machine.thread_name(), STALE, self._number)
-        return super().on_error(error)
+        ready = super().on_error(error)
+        self._was_batch = was_batch  # a reset ends it
+        return ready
 
     def step_option(self, name: str, param: Any) -> None:
         self._is_batch = self._is_batch or name == "priority_batch"
@@ -465,6 +469,8 @@ class FaultyTransaction(PatientTransaction):
         """
         if self._is_batch and (left_s := self._starves_for()):
             self._machine.wait(min(left_s, _STARVED_MAX_S))
+        if self._was_batch and not self._is_batch:
+            self._machine.trace.note(self._machine.scheduler.now, self._machine.thread_name(), UNPACED)
         try:
             self._machine.read(spared=self._refused >= _REFUSED_MAX)
         except FDBError:

@@ -11,6 +11,7 @@ from fdbqueue.core.seam import Transaction
 from fdbqueue.core.sessions.session import Session
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.testing.cases import Size, workload
+from fdbqueue.testing.engine import UNPACED
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from fdbqueue.testing.trace import Trace
 from tests.system.workloads.late import one_of
@@ -30,7 +31,14 @@ def starving(simulation: Simulation, size: Size) -> Sequence[Checker]:
     """Other workloads while batch priority starves, or is refused (1051): sweeps and ends go on."""
     start = simulation.random.choice((0.0, simulation.random.uniform(0, 60)))
     simulation.starving = [(start, simulation.random.choice((start + 20, start + 300, inf)))]
-    return one_of(STARVED, simulation, size)
+    return [*one_of(STARVED, simulation, size), priority_is_kept]
+
+
+def priority_is_kept(trace: Trace, _: Database) -> Iterator[str]:
+    """Check that an attempt after one at batch priority asks for it again: an error does not keep it."""
+    for at_s, who, what, _ in trace.events:
+        if what == UNPACED:
+            yield f"{who} {what} at {at_s:.3f} s"
 
 
 @workload(clients=1, steps=1, never=("die", "stall", "slow_reply", "clock_skew_s"))
