@@ -205,13 +205,15 @@ def hand_offs(trace: Trace) -> Iterator[Operation]:
 
 
 def each_ends_once(trace: Trace, _: Database) -> Iterator[str]:
-    """Check that a hand-off that was not completed is one failed attempt, and that no lease outlives it."""
+    """Check that a hand-off that was not completed is one failed attempt, and that no lease outlives it. An
+    attempt is forgotten after limits.FAILURES_KEPT more.
+    """
     takes = [op for op in trace.of(NAME, "take") if op.done and op.result]
     for hand_off in hand_offs(trace):
         id_, _, attempt, _ = hand_off.argument
         for take in takes:
             taken, _, later, failed = take.result
-            if taken == id_ and later > attempt and failed.count(attempt) != 1:
+            if taken == id_ and 0 < later - attempt <= limits.FAILURES_KEPT and failed.count(attempt) != 1:
                 yield f"attempt {attempt} of {id_} was handed off, and failed {failed.count(attempt)} times"
 
 
