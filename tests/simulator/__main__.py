@@ -25,7 +25,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tests.simulator.build import built, missing, search_path
+from tests.simulator.build import built, compile_modules, missing, search_path
 from tests.simulator.plants import VARIABLE, all_plants
 
 FILES = Path(__file__).with_name("files")
@@ -74,10 +74,12 @@ class Outcome:
     def __str__(self) -> str:
         told, faults = self.report, Counter(self.report.get("faults", {}))
         case, result = self.case, "FAILED" if self.wrong else "ok"
+        made = faults["unknown_done"] + faults["unknown_not_done"]
         words = [
             f"{case.file} {case.workload} seed {case.seed}: {result}",
             f"{told.get('answered', 0)} of {told.get('operations', 0)} calls answered",
-            f"{faults['error 1021']} unknown results, {faults['die']} deaths, {faults['stall']} stalls",
+            f"{faults['error 1021']} unknown results ({made} made here)",
+            f"{faults['die']} deaths, {faults['stall']} stalls",
             ", ".join(f"{number} {name}" for name, number in self.counts.items() if number),
             f"{told.get('virtual_s', 0):.0f} s in {self.seconds:.0f} s",
             f"unseed {self.unseed}, keys {told.get('hash', '')[:8]}",
@@ -188,6 +190,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             parser.error(f"there is no file {path}")
     if lack := missing():
         parser.error(f"the host needs {lack}")
+    compile_modules()
     until = time.monotonic() + options.minutes * 60
     with tempfile.TemporaryDirectory(prefix="fdbqueue-host-") as place:
         host, failed, totals = built(Path(place)), 0, Counter[str]()

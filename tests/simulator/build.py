@@ -1,5 +1,6 @@
 """Builds the host with the headers and the library of this Python."""
 
+import compileall
 import shutil
 import subprocess
 import sys
@@ -50,6 +51,12 @@ def built(folder: Path) -> Path:
     ]
     subprocess.run(words, check=True, timeout=_LIMIT_S)
     return library
+
+
+def compile_modules() -> None:
+    """Write the bytecode of our modules. The host's Python only reads it, and starts half a second sooner."""
+    for name in ("fdbqueue", "tests/simulation", "tests/simulator", "tests/system"):
+        compileall.compile_dir(REPOSITORY / name, quiet=2)
 
 
 def search_path() -> str:

@@ -3,6 +3,9 @@
 A program's own path is the binding's: its transactions, futures and ranges run here as they are. Three things
 differ. A future that a task waits for parks the task. A callback of a future gives the tasks a turn when it
 has ended, as nothing else goes on in a simulator. The simulator owns the databases: none is destroyed here.
+
+The simulator's own unknown results are rare. So dice of the machine make more: a commit that is done, and one
+that is never sent.
 """
 
 import importlib
@@ -15,6 +18,9 @@ from fdbqueue.testing.engine import Machine
 from tests.simulator.scheduler import SimulatorScheduler
 
 Turn = Callable[[], None]
+UNKNOWN = 1021
+UNHEARD = ("unknown_done", "unknown_not_done")
+WRITES = ("set", "clear", "clear_range", "_atomic_operation")
 
 
 def load(scheduler: Callable[[], SimulatorScheduler], turn: Turn) -> Any:
@@ -41,21 +47,50 @@ def load(scheduler: Callable[[], SimulatorScheduler], turn: Turn) -> Any:
     return impl
 
 
+def _noted(write: Callable[..., None]) -> Callable[..., None]:
+    """A method that writes: only a commit with writes may have an unknown result."""
+
+    def noted(self: Any, *arguments: Any) -> None:
+        self.has_writes = True
+        write(self, *arguments)
+
+    return noted
+
+
 def database(impl: Any, place: int, machine: Machine) -> Any:
     """The binding's database of one machine, over the database at an address."""
+
+    class Unknown(impl.FutureVoid):  # type: ignore[misc]
+        """A future whose success the client does not hear of. It hears of an error: nothing is done then."""
+
+        def wait(self) -> None:
+            super().wait()
+            raise impl.FDBError(UNKNOWN)
 
     class Transaction(impl.Transaction):  # type: ignore[misc]
         """Each answer that a machine waits for is a point where it may die or stall."""
 
+        has_writes = False
+
         def commit(self) -> Any:
             machine.point()
-            return super().commit()
+            trouble = machine.commits.throw() if self.has_writes else None
+            if trouble not in UNHEARD:
+                return super().commit()
+            machine.fault(trouble)
+            unheard = super().commit() if trouble == "unknown_done" else self.get_read_version()
+            unheard.__class__ = Unknown
+            return unheard
 
         def on_error(self, error: Any) -> Any:
             code = getattr(error, "code", error)
             machine.trace.fault(machine.scheduler.now, machine.thread_name(), f"error {code}")
             machine.point()
+            self.has_writes = False
             return super().on_error(error)
+
+    for name in WRITES:
+        setattr(Transaction, name, _noted(getattr(impl.Transaction, name)))
 
     class Database(impl.Database):  # type: ignore[misc]
         _runtime = machine.runtime

@@ -37,8 +37,8 @@ M = TypeVar("M", bound=Machine)
 
 EVENTS = "fdbqueue.txt"
 """The file with the calls of a failed run, in its folder."""
-OURS = ("die", "stall", "clock_skew_s")
-"""The faults of clients. All others are the simulator's, and can happen in each run."""
+OURS = ("die", "stall", "clock_skew_s", *engine.UNHEARD)
+"""The faults of clients and of their answers. All others are the simulator's, and can happen in each run."""
 _CAN_HAPPEN = 1e-12
 _RARER = 0.25
 """A call has more waits for answers than in our own simulation."""
