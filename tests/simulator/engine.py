@@ -61,7 +61,7 @@ def database(impl: Any, place: int, machine: Machine) -> Any:
     """The binding's database of one machine, over the database at an address."""
 
     class Unknown(impl.FutureVoid):  # type: ignore[misc]
-        """A future whose success the client does not hear of. It hears of an error: nothing is done then."""
+        """A future that hides its success from the client. It tells an error: nothing is done then."""
 
         def wait(self) -> None:
             super().wait()

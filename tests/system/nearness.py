@@ -18,7 +18,7 @@ NEAR_P = 2 / 3
 """The part of a run for near workloads alone: the first seeds of all others take most of a minute."""
 
 _ITEMS = "exact_items recipe batches exact_types item_partitions clearing agreed holding damaged"
-_CALLS = "together doubted receipts late combined interrupts closing order"
+_CALLS = "together doubted receipts repeated late combined interrupts closing order"
 _LINE = "crowd waits crossed exact_line paired_line emptied stops interrupted_waits lasting killed signs"
 _KEYED = "keyed exact exact_mixed composed fairness rounds laned damaged"
 _SESSIONS = "takeover exact_sessions paired_sessions temporary sharing skewed cancels doubted killed"
@@ -73,7 +73,7 @@ ROOMS: Mapping[str, str] = {
     "tasks/chronicle": "chronicled",
     "tasks/handing": "handed",
     "tasks/results": "results paired exact_mixed exact",
-    "tasks/unique": "unique paired exact_mixed composed",
+    "tasks/unique": "unique repeated paired exact_mixed composed",
     "tasks/acks": "acks together refilled exact_worker keyed",
     "tasks/calls": f"{_PARTED} together paired bounded unique keyed",
     "tasks/limits": "limited limit_keys limit_parts paired_limits laned exact_mixed",
