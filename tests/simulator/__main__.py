@@ -32,6 +32,10 @@ FILES = Path(__file__).with_name("files")
 WORKLOADS = (
     *("recipe", "waits", "tasks", "acks", "keyed", "fairness"),
     *("unique", "groups", "limited", "partitions", "elements", "awaited_tasks"),
+    *("repeated", "proxies", "joined", "takeover", "schedules", "results", "item_partitions"),
+    *("batches", "batched", "bounded", "cancels", "charged", "clearing", "closing", "combined"),
+    *("composed", "crossed", "crowd", "agreed", "altered", "awaited_recipe", "awaited_waits"),
+    *("redriven", "temporary", "pipeline", "handed", "hooked", "refilled", "holding"),
 )
 LIMIT_S = 1_800
 _COUNTED = {

@@ -37,11 +37,18 @@ def test_the_engine_keeps_the_contract_of_the_seam(seed):
     assert report("contract", seed)["answered"] == 8
 
 
-@pytest.mark.parametrize("workload", ["recipe", "tasks", "awaited_tasks"])
+@pytest.mark.parametrize("workload", ["recipe", "tasks", "awaited_tasks", "proxies"])
 def test_a_workload_meets_faults_and_keeps_its_promises(workload):
     told = report(workload, 1)
     assert told["violations"] == []
     assert {"error 1020", "error 1021"} <= set(told["faults"])
+
+
+def test_a_commit_is_done_or_not_and_no_client_hears_of_it():
+    """The dice of a client decide, beside the fake's own unknown results."""
+    told = report("repeated", 3)
+    assert told["violations"] == []
+    assert {"unknown_done", "unknown_not_done"} <= set(told["faults"])
 
 
 def test_a_seed_gives_the_same_run_through_the_host(host):
