@@ -35,7 +35,7 @@ WORKLOADS = (
     *("repeated", "proxies", "joined", "takeover", "schedules", "results", "item_partitions"),
     *("batches", "batched", "bounded", "cancels", "charged", "clearing", "closing", "combined"),
     *("composed", "crossed", "crowd", "agreed", "altered", "awaited_recipe", "awaited_waits"),
-    *("redriven", "temporary", "pipeline", "handed", "hooked", "refilled", "holding"),
+    *("redriven", "temporary", "pipeline", "handed", "hooked", "holding"),
 )
 LIMIT_S = 1_800
 _COUNTED = {
