@@ -36,7 +36,7 @@ def starving(simulation: Simulation, size: Size) -> Sequence[Checker]:
 
 def priority_is_kept(trace: Trace, _: Database) -> Iterator[str]:
     """Check that an attempt after one at batch priority asks for it again: an error does not keep it."""
-    for at_s, who, what, _ in trace.events:
+    for at_s, who, what, _text in trace.events:
         if what == UNPACED:
             yield f"{who} {what} at {at_s:.3f} s"
 
