@@ -56,7 +56,7 @@ def test_an_order_is_obeyed_before_the_command_ends(program: Within, worker: Wor
     assert drained == ("fleet drain", {"targets": row["worker"]})
     assert (resumed, paused) == (
         ("fleet resume", {"paused": "False"}),
-        ("fleet pause", {"paused": "True"}),
+        ("fleet pause", {"paused": "True", "for_s": "900"}),
     )
 
 
