@@ -17,7 +17,7 @@ from msgspec import msgpack
 NEVER = 2**63 - 1
 OPTIONS = {"queue": {"codec", "partitions"}, "elements": {"schema"}, "simple-elements": set[str]()}
 OF_TASKS = {"codec", "partitions", "ttl", "ttr", "pri", "capacity", "key_concurrency", "weights", "temporary"}
-OF_TASKS |= {"retain_s", "limits", "task_limits"}
+OF_TASKS |= {"retain_s", "limits", "task_limits", "attempts", "backoff", "chronicle"}
 PIECE_BYTES = 90_000
 LAYOUT = 1
 """The version of the layout that this client knows; a definition of three parts has version 0."""

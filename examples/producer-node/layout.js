@@ -10,7 +10,7 @@ const { NEVER, bigEndian, counter, counters, msgpack, pack, unpack } = require('
 const OF_ITEMS = ['codec', 'partitions']
 const OF_TASKS = [
   ...OF_ITEMS, 'ttl', 'ttr', 'pri', 'capacity', 'key_concurrency', 'weights', 'temporary', 'retain_s', 'limits',
-  'task_limits',
+  'task_limits', 'attempts', 'backoff', 'chronicle',
 ]
 const KINDS = { fifo: [], fifottl: ['pri', 'ttl', 'ttr', 'delay'], limfifottl: ['pri', 'ttl', 'ttr', 'delay'] }
 const LAYOUT = 1n // the version of the layout; a definition of three parts has version 0

@@ -243,7 +243,7 @@ class Script:
         """Begin with a session that takes tasks."""
 
         def body(db: Database) -> None:
-            _draw(db, SESSION)
+            draw_next(db, SESSION)
             Session(db, ttr=60, root=ROOT)
 
         self.given(body)
@@ -252,11 +252,15 @@ class Script:
         """Begin with an open group. `name`: the 16 bytes of its id, which it returns in hexadecimal."""
 
         def body(db: Database) -> None:
-            _draw(db, name)
+            draw_next(db, name)
             Group.create(db, retain_s=60, root=ROOT)
 
         self.given(body)
         return name.encode().hex()
+
+    @property
+    def now_us(self) -> int:
+        return self._now_us
 
     def wait(self, seconds: float) -> None:
         self._now_us += round(seconds * _US)
@@ -326,6 +330,6 @@ class Scripts:
         return [make(applier) for make in self._makers]
 
 
-def _draw(db: Database, text: str) -> None:
+def draw_next(db: Database, text: str) -> None:
     """Let the next random bytes be this text."""
     db.runtime.source = text.encode().ljust  # type: ignore[attr-defined]  # a VectorRuntime

@@ -12,14 +12,20 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from fdbqueue.core import limits
+from fdbqueue.core.database import runtime_of
 from fdbqueue.core.registry import Registry
+from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.seam import Subspace
+from fdbqueue.core.sessions import ending
 from fdbqueue.core.sessions.session import Session
 from fdbqueue.core.task import Failure, Task, TaskState
 from fdbqueue.operate.conformance import Keys, Ranges, Step, Told, escaped, heard
 from fdbqueue.queues.elements.queue import ElementQueue, SimpleElementQueue
 from fdbqueue.queues.fair import FairQueue
 from fdbqueue.queues.recipe.queue import Queue
+from fdbqueue.tasks import verbs
+from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.tasks.stored.records import id_bytes, id_text
 
@@ -104,7 +110,14 @@ class Given:
         return id_text(self.data("task"))
 
     def held(self) -> dict[str, Any]:
+        """The lease of the token; without one, that of the session."""
+        if "token" in self.call:
+            return {"task": self.leased()}
         return {"task": self.task(), "session": self.session}
+
+    def leased(self) -> Task:
+        """The task, under the lease of the token."""
+        return Task(self.task(), TaskState.TAKEN, None, token=self.data("token"))
 
     def options(self, *names: str) -> dict[str, Any]:
         """The arguments of these names that the call has."""
@@ -187,8 +200,19 @@ _RECIPE: dict[str, Verb] = {
 
 # Tasks.
 
-_CREATED = ("ttl", "ttr", "pri", "capacity", "key_concurrency", "weights", "retain_s", "partitions", "limits")
-_PUT = ("ttl", "ttr", "pri", "delay", "key", "cost", "headers", "result_ttl", "group", "limits")
+_CREATED = (
+    "ttl",
+    "ttr",
+    "pri",
+    "capacity",
+    "key_concurrency",
+    "weights",
+    "retain_s",
+    "partitions",
+    "limits",
+    "attempts",
+)
+_PUT = ("ttl", "ttr", "pri", "delay", "key", "cost", "headers", "result_ttl", "group", "limits", "attempts")
 _UNIQUE = ("unique", "scope", "on_conflict", "debounce_max")
 
 
@@ -230,9 +254,9 @@ def _ack(tr: Any, given: Given) -> None:
     _nothing(_tasks(tr, given).ack(tr, **given.held(), **result))
 
 
-def _leased(given: Given) -> Task:
-    """The task, under the lease of the token."""
-    return Task(given.task(), TaskState.TAKEN, None, token=given.data("token"))
+def _bury(tr: Any, given: Given) -> None:
+    task = given.leased() if "token" in given.call else given.task()
+    _nothing(_tasks(tr, given).bury(tr, task, failure=_failure(given)))
 
 
 def _statistics(tr: Any, given: Given) -> Any:
@@ -249,9 +273,9 @@ _TASKS: dict[str, Verb] = {
     "touch": lambda tr, given: _nothing(
         _tasks(tr, given).touch(tr, increment=given["increment"], **given.held())
     ),
-    "renew": lambda tr, given: _nothing(_tasks(tr, given).renew(tr, [_leased(given)])),
-    "progress": lambda tr, given: _nothing(_tasks(tr, given).progress(tr, _leased(given), given["fraction"])),
-    "bury": lambda tr, given: _nothing(_tasks(tr, given).bury(tr, given.task(), failure=_failure(given))),
+    "renew": lambda tr, given: _nothing(_tasks(tr, given).renew(tr, [given.leased()])),
+    "progress": lambda tr, given: _nothing(_tasks(tr, given).progress(tr, given.leased(), given["fraction"])),
+    "bury": _bury,
     "kick": lambda tr, given: _tasks(tr, given).kick(tr, given["count"]),
     "delete": lambda tr, given: _nothing(_tasks(tr, given).delete(tr, given.task())),
     "cancel": lambda tr, given: _nothing(_tasks(tr, given).cancel(tr, given.task())),
@@ -262,6 +286,64 @@ _TASKS: dict[str, Verb] = {
     "truncate": lambda tr, given: _tasks(tr, given).truncate(tr),
     "release_all": lambda tr, given: _tasks(tr, given).release_all(tr),
     "repartition": lambda tr, given: _nothing(_tasks(tr, given).repartition(tr, given["partitions"])),
+}
+
+
+# Consumers.
+
+_ROOT = RootKeys(ROOT)
+
+
+def _open(tr: Any, given: Given) -> None:
+    assert given.session is not None
+    given.session.ttr = given["ttr"]
+    _nothing(given.session._register(tr, given.data("session")))
+
+
+def _beat(tr: Any, given: Given) -> bool:
+    assert given.session is not None
+    return given.session._beat(tr) is not None
+
+
+def _sweep(tr: Any, given: Given) -> None:
+    _nothing(_tasks(tr, given)._calls(tr).parts.tidy(tr))
+
+
+def _end(tr: Any, _: Given) -> int:
+    now_us = runtime_of(tr).now_us()
+    dead = [one for one in ending.ask_overdue(tr, _ROOT, now_us)().dead if not one.begun]
+    return len(ending._begin_ends(tr, _ROOT, dead, now_us))
+
+
+def _end_own(tr: Any, given: Given) -> None:
+    ending._ask_end(tr, _ROOT, given.data("session"), runtime_of(tr).now_us())(lambda *_: True)
+
+
+def _release_taken(tr: Any, given: Given) -> None:
+    def release(change: Change) -> int:
+        under = change.shape.keys.all_taken_by(given.data("session"))
+        return verbs.release_taken(change, under, limits.VERB_BATCH, given["died"])
+
+    _tasks(tr, given)._calls(tr).parts.part(0).within(tr, release)
+
+
+def _forget(tr: Any, given: Given) -> None:
+    ending._forget(tr, _ROOT, {given.data("session"): given["time"]})
+
+
+def _exhaust(tr: Any, given: Given) -> bool:
+    return _tasks(tr, given).exhaust(tr, given.leased(), given["attempts"])
+
+
+_TASKS |= {
+    "open": _open,
+    "beat": _beat,
+    "sweep": _sweep,
+    "end": _end,
+    "end_own": _end_own,
+    "release_taken": _release_taken,
+    "forget": _forget,
+    "exhaust": _exhaust,
 }
 
 

@@ -5,12 +5,13 @@ from contextlib import closing
 from typing import Any
 
 from fdbqueue.operate.conformance import escaped
+from tests.system.vectors.consumer_scripts import consumer_scripts
 from tests.system.vectors.keyed_scripts import keyed_scripts, refusal_scripts, unique_scripts
 from tests.system.vectors.script import Applier
 from tests.system.vectors.task_scripts import item_scripts, task_scripts
 from tests.system.vectors.verbs import LAYOUT, ROOT
 
-MAKERS = (item_scripts, task_scripts, keyed_scripts, unique_scripts, refusal_scripts)
+MAKERS = (item_scripts, task_scripts, keyed_scripts, unique_scripts, refusal_scripts, consumer_scripts)
 FILE = LAYOUT / "vectors.json"
 
 
