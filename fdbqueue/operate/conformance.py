@@ -22,7 +22,7 @@ import re
 import selectors
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from importlib import resources
@@ -273,6 +273,25 @@ class Program:
                         ready.unregister(self._stdin)
         answer, _, self._heard = self._heard.partition(b"\n")
         return answer
+
+    def said(self) -> list[bytes]:
+        """The further lines that it has written by now."""
+        with suppress(BlockingIOError):
+            while heard := os.read(self._stdout.fileno(), _CHUNK_BYTES):
+                self._heard += heard
+        *lines, self._heard = self._heard.split(b"\n")
+        return lines
+
+    def signal(self, number: int) -> None:
+        self._process.send_signal(number)
+
+    def ended(self) -> int:
+        """Close its input, and wait for its end. Returns its status. Raises: ProgramFailed."""
+        self._stdin.close()
+        try:
+            return self._process.wait(self._timeout_s)
+        except subprocess.TimeoutExpired:
+            raise ProgramFailed(f"it has not ended within {self._timeout_s:g} s after its input") from None
 
     def _say(self, line: bytes) -> bytes:
         """Write a part of the line. Returns the rest."""

@@ -19,6 +19,7 @@ from fdbqueue.core.open import shared_url
 from fdbqueue.core.runtime import RealRuntime
 from fdbqueue.core.signals import Signals
 from fdbqueue.core.visible import counted
+from fdbqueue.operate import judge
 from fdbqueue.operate.checks import Severity
 from fdbqueue.operate.cli.commands import OUTER_ROOT, OUTER_SHARED, OUTER_URL
 from fdbqueue.operate.cli.exits import ERROR, REFUSED, CommandError, Refused, require_stdout, say
@@ -132,6 +133,7 @@ TIMEOUT = SecondsRange(min=0, min_open=True, max=3_600)
     type=UsablePath(exists=True, dir_okay=False, path_type=Path),
     help="another file of vectors, by default that of this release",
 )
+@click.option("--consumer", metavar="URL", help="prove a worker on a database, killing it")
 @json_option
 @click.pass_obj
 def conformance(
@@ -140,6 +142,7 @@ def conformance(
     only: Sequence[str],
     timeout: float,
     file: Path | None,
+    consumer: str | None,
     as_json: bool,
 ) -> None:
     """Prove that PROGRAM reads and writes the keys of the layout as this library does.
@@ -148,7 +151,12 @@ def conformance(
     with a line: the keys after it, or its mutations (docs/conformance.md). Columns: verdict, vector, verb,
     difference. Rows are those that are not the same; --json has all. Status: 1 if the program differs, or
     has not answered.
+
+    With --consumer, PROGRAM is a worker, of which processes run below a root of their own. Columns: verdict,
+    kind, promise, seen.
     """
+    if consumer is not None:
+        return _judge(signals, consumer, program, as_json)
     stored = _read(file)
     vectors = _selected([*vectors_in(stored)], only)
     start = partial(Program, program, timeout, RealRuntime())
@@ -165,6 +173,25 @@ def conformance(
     if counts[Verdict.DIFFERENT] or counts[Verdict.FAILED] or proves_nothing:
         raise Refused(told)
     say(told)
+    return None
+
+
+def _judge(signals: Signals, url: str, program: Sequence[str], as_json: bool) -> None:
+    found: list[judge.Row] = []
+
+    def rows() -> Iterator[Row]:
+        for one in judge.judged(url, program):
+            found.append(one)
+            yield one._asdict()
+
+    try:
+        show(signals, rows(), columns("verdict", "kind", "promise", "seen"), as_json)
+    except OSError as error:
+        raise CommandError(f"{program[0]}: {error.strerror}") from None
+    broken = sum(one.verdict == "broken" for one in found)
+    if broken:
+        raise Refused(f"{counted(len(found), 'promise')}: {broken} broken")
+    say(f"{counted(len(found), 'promise')}: all kept")
 
 
 def _read(file: Path | None) -> dict[str, Any]:
