@@ -27,7 +27,7 @@ from fdbqueue.operate.verify.verify import verify
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.tasks.stored.records import COUNTERS, Statistics, statistics_of
 
-KINDS: Mapping[str, Mapping[str, Any]] = {"fifo": {}, "fifottl": {"ttr": 1.5}}
+KINDS: Mapping[str, Mapping[str, Any]] = {"fifo": {}, "fifottl": {"ttr": 2.0}}
 _REFUSED: Sequence[tuple[str, Mapping[str, Any]]] = (
     ("fifo", {"partitions": 2}),
     ("fifo", {"retain_s": 60}),
@@ -35,6 +35,7 @@ _REFUSED: Sequence[tuple[str, Mapping[str, Any]]] = (
     ("limfifottl", {"capacity": 9}),
     ("utube", {}),
 )
+PLACE = Subspace(("fdbqueue-conformance",))
 _ATTEMPTS, _SESSION_S, _LONG_S, _PATIENCE_S, _SOON_S = 3, 2.0, 3.0, 30.0, 1.0
 _DO = {"ack": 20, "fail": 4, "bury": 4, "release": 4}
 _ENDS_ALONE = "all tasks end, without a process of this library"
@@ -203,8 +204,7 @@ class Judge:
 
     def _wake(self) -> None:
         self._until(bool, _SOON_S)
-        at, [n] = self._runtime.now_us(), self._put({"ack": 1})
-        seen_s = (self._taken(n).at - at) / 1_000_000
+        _, seen_s, _ = sorted(self._woken_s() for _ in range(3))  # a busy machine may be late once
         self._check("a put wakes it", seen_s < _SOON_S, f"after {seen_s} s")
         with self._ours() as (database, queue):
             queue.pause(database)
@@ -215,8 +215,12 @@ class Judge:
             queue.resume(database)
         self._taken(n)
 
+    def _woken_s(self) -> float:
+        at, [n] = self._runtime.now_us(), self._put({"ack": 1})
+        return (self._taken(n).at - at) / 1_000_000
+
     def _stop(self) -> None:
-        [n] = self._put({"ack": 1}, s=1)
+        [n] = self._put({"ack": 1}, s=_LONG_S)
         one = self._taken(n)
         assert one.by is not None  # this process takes nothing yet
         self._freeze(one.by)
@@ -321,7 +325,7 @@ def _line(said: bytes) -> Mapping[str, Any]:
 
 def judged(url: str, argv: Sequence[str]) -> Iterator[Row]:
     """Judge a consumer below a root of its own, which is removed. Raises: OSError if it cannot be started."""
-    place = Subspace(("fdbqueue-conformance", RealRuntime().random_bytes(8)))
+    place = PLACE[RealRuntime().random_bytes(8)]
     with open_database(url) as database:
         try:
             for kind in KINDS:

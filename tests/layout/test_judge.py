@@ -1,7 +1,6 @@
 """`fdbqueue conformance --consumer` keeps to its word: it passes a right consumer, and finds a broken one."""
 
 import json
-import os
 import sys
 
 import pytest
@@ -9,7 +8,7 @@ import pytest
 from fdbqueue.operate import judge
 from fdbqueue.operate.cli.commands import cli
 from fdbqueue.operate.cli.exits import run
-from tests.conftest import CLUSTER_FILE
+from tests.conftest import CLUSTER_FILE, TEST_ROOT
 from tests.layout.consumer_worker import BROKEN
 
 WORKER = [sys.executable, "-m", "tests.layout.consumer_worker"]
@@ -32,7 +31,10 @@ def url(request, tmp_path):
     return f"fdb:{CLUSTER_FILE}"
 
 
-def test_a_consumer_written_from_the_page_keeps_all(url, capfd):
+def test_a_consumer_written_from_the_page_keeps_all(url, capfd, monkeypatch, rounds):
+    """In short: a queue of one kind."""
+    monkeypatch.setattr(judge, "PLACE", TEST_ROOT["judge"])
+    monkeypatch.setattr(judge, "KINDS", rounds({"fifottl": judge.KINDS["fifottl"]}, judge.KINDS))
     status = run(cli, ["conformance", "--json", "--consumer", url, *WORKER])
     out, err = capfd.readouterr()
     rows = [json.loads(line) for line in out.splitlines()]
@@ -46,7 +48,7 @@ def test_each_broken_consumer_has_its_promise():
     assert FOUND_BY.keys() == set(BROKEN)
 
 
-@pytest.mark.skipif(not os.environ.get("FDBQUEUE_TEST_SLOW"), reason="it waits for what never happens")
+@pytest.mark.slow
 @pytest.mark.parametrize("broken", BROKEN)
 def test_a_broken_promise_is_told(broken, tmp_path, monkeypatch):
     monkeypatch.setattr(judge, "_PATIENCE_S", 8.0)

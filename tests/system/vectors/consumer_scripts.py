@@ -3,14 +3,16 @@
 from typing import Any
 
 from fdb import tuple as layer
+from msgspec.structs import replace
 
 from fdbqueue.core.database import Database, run
 from fdbqueue.core.limits import PAYLOAD_PIECE_BYTES_MAX, RECORD_PAYLOAD_BYTES_MAX
 from fdbqueue.core.line.decision import LineKeys, Notice, notice_value
 from fdbqueue.core.root_keys import RootKeys
+from fdbqueue.core.seam import Transaction
 from fdbqueue.core.sessions.session import Session
 from fdbqueue.tasks.queue import TaskQueue
-from fdbqueue.tasks.stored.records import NUMBER, TaskKeys, id_bytes
+from fdbqueue.tasks.stored.records import NUMBER, TaskKeys, id_bytes, record_of, record_to_bytes
 from tests.system.vectors.script import SESSION, Script, Scripts, draw_next
 from tests.system.vectors.verbs import ROOT, told
 
@@ -101,18 +103,42 @@ def leases(script: Script) -> None:
 
 @consumer_scripts.add("fifo", "fifo-attempts", session=True, create={"attempts": 2})
 def attempts(script: Script) -> None:
-    """The last attempt of a fifo buries; a large payload, and a ring of failures."""
+    """The last attempt of a fifo buries; failures with long texts, of a task with a large payload."""
     consumer = Consumer(script)
     script.call("put", payload=told(b"x" * (PAYLOAD_PIECE_BYTES_MAX + 1)))
-    script.call("put", payload="patient", attempts=20)
-    [large, patient] = consumer.take(2)
-    consumer.call("release", large, delay=0, failure={"error": "E" * 300, "message": "é" * 600})
+    [large] = consumer.take()
+    consumer.call("release", large, delay=0, failure={"error": "E" * 300, "message": "\u00e9" * 600})
     consumer.take()
     consumer.call("release", large, delay=0, failure=_FAILURE)
-    for number in range(11):
-        consumer.call("release", patient, delay=1.5, failure={"error": "Again", "message": str(number)})
-        script.wait(1)
-        consumer.take()
+
+
+@consumer_scripts.add("fifo", "fifo-ring-of-failures", session=True)
+def ring(script: Script) -> None:
+    """The eleventh failure takes the place of the first. Some do not count, by a kick or an outage."""
+
+    def given(db: Database) -> None:
+        queue = TaskQueue.create(db, script.name, "fifo", codec="bytes", attempts=3, root=ROOT)
+        draw_next(db, "random-byte0")
+        id_ = id_bytes(queue.put(db, b"patient").id)
+        keys = TaskKeys(_ROOT.contents(1))
+
+        def failed(tr: Transaction) -> None:
+            record = record_of(tr.get(keys.task(id_)).value)
+            stored = record_to_bytes(replace(record, failures=9, forgiven=7, excused=1, error="Before"))
+            tr.set(keys.task(id_), stored)
+            tr.set(keys.ready_at(id_), stored)
+
+        run(db, failed)
+
+    script.given(given)
+    consumer = Consumer(script)
+    [patient] = consumer.take()
+    consumer.call("release", patient, delay=1.5, failure={"error": "Again", "message": "1"})
+    script.wait(1)
+    consumer.take()
+    consumer.call("release", patient, delay=1.5, failure={"error": "Again", "message": "2"})
+    script.call("kick", count=1)
+    consumer.take()
     consumer.call("ack", patient)
 
 
