@@ -63,3 +63,11 @@ def test_a_program_that_is_no_consumer_is_told(tmp_path, capfd):
     assert run(cli, ["conformance", "--consumer", url, sys.executable, "-c", "pass"]) == 1
     assert "broken\tfifo\tit answers\tit has ended with status 0" in capfd.readouterr().out
     assert run(cli, ["conformance", "--consumer", url, "/no/such/program"]) == 2
+
+
+@pytest.mark.parametrize(
+    "options", [["memory:"], ["fdb:", "--only", "fifo"], ["fdb:", "--vectors", __file__]]
+)
+def test_what_a_consumer_cannot_be_proved_on_is_refused(options, capfd):
+    assert run(cli, ["conformance", "--consumer", *options, "true"]) == 2
+    assert "--consumer takes a database that processes share" in capfd.readouterr().err

@@ -15,7 +15,7 @@ import click
 
 from fdbqueue.core import limits
 from fdbqueue.core.errors import FdbQueueError
-from fdbqueue.core.open import shared_url
+from fdbqueue.core.open import PRIVATE_URL, shared_url
 from fdbqueue.core.runtime import RealRuntime
 from fdbqueue.core.signals import Signals
 from fdbqueue.core.visible import counted
@@ -156,6 +156,9 @@ def conformance(
     kind, promise, seen.
     """
     if consumer is not None:
+        if only or file is not None or consumer == PRIVATE_URL:
+            wanted = "a database that processes share, and neither --only nor --vectors"
+            raise click.UsageError(f"--consumer takes {wanted}")
         return _judge(signals, consumer, program, as_json)
     stored = _read(file)
     vectors = _selected([*vectors_in(stored)], only)
