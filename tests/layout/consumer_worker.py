@@ -196,8 +196,7 @@ class Worker:
     def work(self, record: Record, payload: bytes) -> None:
         asked, lease = json.loads(payload), Lease(record.id, record.token)
         about = {"n": asked["n"], "attempt": record.attempts}
-        until = None if record.until == consumer.NEVER else record.until
-        say(event="took", **about, at=now_us(), until=until)
+        say(event="took", **about, at=now_us())
         self.held = record
         until_s = time.monotonic() + (asked["s"] if record.attempts == 1 else 0)
         while time.monotonic() < until_s and not (self.lost or self.stopping.is_set()):
