@@ -168,10 +168,10 @@ def release(
     return gone + change.counted(change.move(records, free), "release")
 
 
-def forsake(change: Change, records: Sequence[Record]) -> list[Record]:
+def forsake(change: Change, records: Sequence[Record], failure: Failure) -> list[Record]:
     """Release tasks of a session that has died."""
     gone, records = _without_cancelled(change, records)
-    free = _orphaned(change, records, failures.HOLDER_DIED)
+    free = _orphaned(change, records, failure)
     return gone + change.counted(change.move(records, free), "release")
 
 

@@ -1,6 +1,7 @@
 """The end of a session in task queues: its leases are over, and its temporary queues are emptied."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -14,7 +15,7 @@ from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.core.seam import KeyValue, Transaction
 from fdbqueue.core.sessions.ending import SESSIONLESS
 from fdbqueue.core.sessions.keeper import keeper_of
-from fdbqueue.tasks import verbs
+from fdbqueue.tasks import failures, verbs
 from fdbqueue.tasks.calls import calls_of
 from fdbqueue.tasks.change import Change
 from fdbqueue.tasks.options import is_kind
@@ -37,15 +38,15 @@ class _Queue:
 
 
 def end_in_all_queues(
-    database: Database, keys: RootKeys, sessions: Sequence[bytes], died: bool
+    database: Database, keys: RootKeys, sessions: Mapping[bytes, str], died: bool
 ) -> set[bytes]:
     """End sessions in every queue, in bounded transactions that are safe to repeat.
 
     Returns the sessions that still hold something: in queues of a kind unknown here, or in a queue that
-    fails. If the sessions `died`, their attempts have failed.
+    fails. If the sessions `died`, their attempts have failed, and the log tells the process of each.
     """
     registry = Registry(keys)
-    left: set[bytes] = set()
+    left, released = set[bytes](), Counter[bytes]()
     after = ""
     while found := registry.names(database, after, limits.QUEUES_PER_TRANSACTION):
         after = found[-1].name
@@ -56,9 +57,15 @@ def end_in_all_queues(
         # One transaction can ask for the holdings of each session in that number.
         count = max(1, limits.HOLDINGS_ASKED_MAX // (1 + len(sessions)))
         for begin in range(0, len(queues), count):
-            held = run(database, partial(_concerned, queues[begin : begin + count], sessions))
-            left.update(session for queue, session in held if not _ended_in(database, queue, session, died))
+            held = run(database, partial(_concerned, queues[begin : begin + count], [*sessions]))
+            for queue, session in held:
+                count_there = _ended_in(database, queue, session, died, sessions[session])
+                left.update(() if count_there is not None else (session,))
+                released[session] += count_there or 0
             keeper_of(database, keys).beat()  # some seconds may pass, of queues with many partitions
+    for session, tasks in released.items() if died else ():
+        process = sessions[session] or f"the session {session.hex()}"
+        _log.warning("%s has died, and held %d of the tasks that are released", process, tasks)
     return left
 
 
@@ -139,36 +146,39 @@ def _holders(
     return {session for session, own in asked.items() if own.to_list()}
 
 
-def _ended_in(database: Database, queue: _Queue, session: bytes, died: bool) -> bool:
-    """False if the queue still holds something for the session."""
+def _ended_in(database: Database, queue: _Queue, session: bytes, died: bool, process: str) -> int | None:
+    """The number of its tasks there; None if the queue still holds something for the session."""
     if queue.shape is None:
-        return False
+        return None
     try:
-        end_in(database, queue.shape, session, died)
+        return end_in(database, queue.shape, session, died, process)
     except QueueNotFound:
-        return True
+        return 0
     except Exception as error:
         if is_away(error):
             raise
         _tell(database, queue.name, error)
-        return False
-    return True
+        return None
 
 
-def end_in(database: Database, shape: Shape, session: bytes, died: bool) -> None:
-    """End a session in one queue, in bounded transactions that are safe to repeat."""
+def end_in(database: Database, shape: Shape, session: bytes, died: bool, process: str = "") -> int:
+    """End a session of a `process` in one queue, in bounded transactions that are safe to repeat. Return the
+    number of its tasks there.
+    """
     parts = calls_of(database, shape.partition(0)).parts  # its first use makes the services of the queue
     if shape.owner == session:
         run(database, lambda tr: parts.all_within(tr, verbs.truncate_in_all))
         for _ in shape.limits.walk_out(database) if shape.limits is not None else ():
             keeper_of(database, shape.root).beat()
-    number = shape.keys.partition
+    number, failure, found = shape.keys.partition, failures.holder_died(process) if died else None, 0
 
     def release(count: int) -> int:
         def verb(change: Change) -> int:
-            return verbs.release_taken(change, shape.keys.all_taken_by(session), count, died)
+            return verbs.release_taken(change, shape.keys.all_taken_by(session), count, failure)
 
         return run(database, lambda tr: parts.part(number).within(tr, verb, parts.plan))
 
-    for _ in verbs.in_batches(release):
+    for tasks in verbs.in_batches(release):
+        found += tasks
         keeper_of(database, shape.root).beat()  # hundreds of dead sessions may hold thousands of tasks each
+    return found

@@ -28,7 +28,10 @@ EXHAUSTED, EXCUSED = "exhausted", "excused"
 NOT_COMPLETED = "NotCompleted"
 
 LEASE_OVER = Failure("LeaseLost", "its lease ended before its holder ended the task")
-HOLDER_DIED = Failure("LeaseLost", "its holder's session died")
+
+
+def holder_died(process: str) -> Failure:
+    return Failure("LeaseLost", "its holder's session died", worker=process)
 
 
 def uncompleted(record: Record) -> Failure:

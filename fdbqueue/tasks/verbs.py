@@ -241,11 +241,11 @@ def kick(change: Change, count: int, besides: int = 0) -> tuple[int, int]:
     return len(kicked), looked_at if len(kicked) == len(buried) else count
 
 
-def release_taken(change: Change, under: slice, count: int, died: bool = False) -> int:
+def release_taken(change: Change, under: slice, count: int, died: Failure | None = None) -> int:
     """Release the first taken tasks that have their keys in the range `under`. Return the number of keys
     read.
 
-    If the holder `died`, the attempts have failed, except those of tasks that no caller has received.
+    If the holder `died`, the attempts have failed so, except those of tasks that no caller has received.
     Reads: the keys and the deliveries of the line by snapshot, the tasks serialisably.
     Conflicts: a change of the tasks.
     """
@@ -253,8 +253,9 @@ def release_taken(change: Change, under: slice, count: int, died: bool = False) 
     looked_at, found = _swept(change, under, count)
     forsaken, kept = list[Record](), list[Record]()
     for task in in_state(found, TaskState.TAKEN):
-        (forsaken if died and not is_uncollected(task) else kept).append(task)
-    edges.forsake(change, forsaken)
+        (kept if died is None or is_uncollected(task) else forsaken).append(task)
+    if died is not None:
+        edges.forsake(change, forsaken, died)
     edges.release(change, kept)
     return looked_at
 

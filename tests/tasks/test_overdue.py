@@ -23,6 +23,7 @@ from fdbqueue.core.sessions.session import own_session_of
 from fdbqueue.embedded import FDBError
 from fdbqueue.tasks.calls import Swept
 from tests.support import TIMED_OUT, IdleThread
+from tests.tasks.partitions import MakeParted
 from tests.tasks.support import Bench, MakeBench, SetLimits, StillClock
 from tests.tasks.test_lasting_threads import fail_with
 
@@ -381,3 +382,25 @@ def test_the_keeper_starts_where_a_queue_is_opened(bench: MakeBench, how: str) -
     other = Database(bench().db.engine, clock)
     OPENINGS[how](other)
     assert clock.names == ["fdbqueue-keeper"]
+
+
+@pytest.mark.parametrize("begun", [False, True], ids=["whole", "begun by a dead process"])
+def test_a_lost_task_names_the_process_that_held_it(
+    parted: MakeParted, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, begun: bool
+) -> None:
+    """Its session is gone when the task comes back, and a third process may finish the end."""
+    b = parted()
+    session, keys = Session(b.db, ttr=5, root=b.root), RootKeys(b.root)
+    b.put_each([1, 2])
+    ids = [b.queue.take(b.db, 0, session=session).id for _ in range(2)]
+    process = f"{b.clock.host_name()}:{b.clock.process_id()}"
+    b.clock.advance(6)
+    with Database(b.db.engine, b.clock) as other:
+        if begun:
+            with monkeypatch.context() as patch:
+                patch.setattr(ending, "_finish", lambda *_, **__: None)
+                end_the_dead(other, keys)
+            b.clock.advance(1)
+        end_the_dead(other, keys)
+    assert [b.queue.failures(b.db, id_)[-1].worker for id_ in ids] == [process, process]
+    assert f"{process} has died, and held 2 of the tasks" in caplog.text

@@ -167,7 +167,7 @@ def test_the_end_of_many_sessions_asks_for_few_ranges_at_once(
         assert b.queue.take(b.db, 0, session=session) is not None
     engine = AskedRanges(b.db.engine)
     with Database(engine, b.db.runtime) as other:  # type: ignore[arg-type]  # options are never asked for
-        left = end_in_all_queues(other, RootKeys(b.root), [session.id for session in sessions], True)
+        left = end_in_all_queues(other, RootKeys(b.root), {one.id: "" for one in sessions}, True)
     assert (left, b.counts("ready", "taken")) == (set(), (8, 0))
     assert max(engine.asked) <= 12
 

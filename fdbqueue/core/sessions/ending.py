@@ -1,7 +1,7 @@
 """The processes behind a session, its end, and the row in which the ends of a fleet's leases are counted.
 
 A session ends in bounded steps that are safe to repeat. First its record is cleared, so no task can be taken
-for it any more. Then the ENDERS release its tasks. Last the entry of its heartbeat is cleared; until then a
+for it any more. The entry of its heartbeat has the process from then on. Then the ENDERS release its tasks. Last the entry of its heartbeat is cleared; until then a
 sweep finds the session and goes on with its end.
 
 The holder of a task is its session, with the processes behind that. A session without a name has one process,
@@ -269,9 +269,9 @@ def _ask_others(
 
 _log = logger("fdbqueue")
 
-Ender = Callable[[Database, RootKeys, Sequence[bytes], bool], Collection[bytes]]
-"""Gives the tasks of sessions back, in bounded transactions that are safe to repeat. The flag is set if the
-sessions `died`. Returns the sessions that still hold something, for a later try: in queues of a kind that is
+Ender = Callable[[Database, RootKeys, Mapping[bytes, str], bool], Collection[bytes]]
+"""Gives the tasks of sessions back, in bounded transactions that are safe to repeat. Each session has the
+text of its process, empty if that is unknown. The flag is set if the sessions `died`. Returns the sessions that still hold something, for a later try: in queues of a kind that is
 unknown here, or in a queue that fails.
 """
 
@@ -314,33 +314,36 @@ def end_session(
     """
     now_us = database.runtime.now_us()
 
-    def begin(tr: Transaction) -> bool:
+    def begin(tr: Transaction) -> bytes | None:
         return _ask_end(tr, keys, session, now_us)(may)
 
-    if run(database, begin, timeout_s=timeout_s):
-        _finish(database, keys, {session: now_us}, died)
+    process = run(database, begin, timeout_s=timeout_s)
+    if process is not None:
+        _finish(database, keys, {session: (now_us, process)}, died)
 
 
-def _ask_end(tr: Transaction, keys: RootKeys, session: bytes, now_us: int) -> Callable[[May], bool]:
-    """Ask for the keys that an end depends on. The reply begins the end; true if it must be finished."""
+def _ask_end(tr: Transaction, keys: RootKeys, session: bytes, now_us: int) -> Callable[[May], bytes | None]:
+    """Ask for the keys that an end depends on. The reply begins the end, and tells the process of the session;
+    None if there is nothing to finish.
+    """
     found, heartbeat = tr.get(keys.session(session)), tr.get(keys.heartbeat(session))
     begun = tr.get(keys.beat_due(now_us, session))
 
-    def begin(may: May) -> bool:
+    def begin(may: May) -> bytes | None:
         if not found.present():  # an earlier attempt with an unknown result may have begun it
-            return bool(begun.present())
+            process: bytes | None = begun.value
+            return process
         if not may(tr, heartbeat.value):
-            return False
-        _begin_end(tr, keys, session, found.value, heartbeat.value, now_us)
-        return True
+            return None
+        return _begin_end(tr, keys, session, found.value, heartbeat.value, now_us)
 
     return begin
 
 
 def _begin_end(
     tr: Transaction, keys: RootKeys, session: bytes, record: bytes, heartbeat: bytes, now_us: int
-) -> None:
-    """Let no task be taken for the session, and let sweeps know that its end has begun."""
+) -> bytes:
+    """Let no task be taken for the session, and let sweeps know that its end has begun, and its process."""
     name = _name_in(record)
     if name is not None:
         tr.clear(keys.session_named(name))
@@ -354,7 +357,15 @@ def _begin_end(
     deadline_us = deadline_if_readable(heartbeat)
     if deadline_us is not None:
         tr.clear(keys.beat_due(deadline_us, session))
-    tr.set(keys.beat_due(now_us, session), b"")
+    process = _process_in(record)
+    tr.set(keys.beat_due(now_us, session), process)
+    return process
+
+
+def _process_in(record: bytes) -> bytes:
+    """Host and process of a session; empty for a session with a name, whose processes stand elsewhere."""
+    parts = _padded_parts(record, 3)[3:]
+    return f"{parts[0]}:{parts[1]}".encode() if _is_process(parts) else b""
 
 
 def _name_in(record: bytes) -> str | None:
@@ -366,13 +377,16 @@ def _name_in(record: bytes) -> str | None:
     return name if isinstance(name, str) else None
 
 
-def _finish(database: Database, keys: RootKeys, entries: Mapping[bytes, int], died: bool) -> None:
-    """Finish the ends of sessions. `entries`: the deadline in the entry of each session."""
-    left = {session for end in _enders() for session in end(database, keys, tuple(entries), died)}
-    done = {session: deadline_us for session, deadline_us in entries.items() if session not in left}
+def _finish(
+    database: Database, keys: RootKeys, entries: Mapping[bytes, tuple[int, bytes]], died: bool
+) -> None:
+    """Finish the ends of sessions. `entries`: the deadline in the entry of each session, and its process."""
+    holders = {session: process.decode(errors="replace") for session, (_, process) in entries.items()}
+    left = {session for end in _enders() for session in end(database, keys, holders, died)}
+    done = {session: deadline_us for session, (deadline_us, _) in entries.items() if session not in left}
     run(database, lambda tr: _forget(tr, keys, done))
     if left:
-        put_off = {session: entries[session] for session in left}
+        put_off = {session: entries[session][0] for session in left}
         _put_off(database, keys, put_off)
 
 
@@ -393,19 +407,22 @@ def _put_off(database: Database, keys: RootKeys, entries: Mapping[bytes, int]) -
         for session, was_us in entries.items():
             if found[session].present():
                 tr.clear(keys.beat_due(was_us, session))
-                tr.set(keys.beat_due(again_us, session), b"")
+                tr.set(keys.beat_due(again_us, session), found[session].value)
 
     run(database, move)
 
 
 @dataclass(frozen=True)
 class Overdue:
-    """A session with a deadline before `now_us`, that no hold keeps. `begun`: its end has begun."""
+    """A session with a deadline before `now_us`, that no hold keeps. `begun`: its end has begun, and its
+    entry has its `process`.
+    """
 
     session: bytes
     deadline_us: int
     begun: bool
     now_us: int
+    process: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -446,17 +463,20 @@ def ask_overdue(
     first = tr.snapshot.get_range(start, beats.stop, limit=most)
 
     def reply() -> Overdues:
-        entries = [entry.key for entry in first]
-        beaten = [beat for beat in map(keys.beat_of, entries) if beat is not None]
+        entries = [(entry.key, entry.value) for entry in first]
+        beaten = [(*beat, value) for key, value in entries if (beat := keys.beat_of(key)) is not None]
         get = tr.snapshot.get
-        asked = [(due, one, get(keys.session(one)), get(keys.heartbeat(one))) for due, one in beaten]
+        asked = [
+            (due, one, process, get(keys.session(one)), get(keys.heartbeat(one)))
+            for due, one, process in beaten
+        ]
         dead = [
-            Overdue(one, due, not record.present(), now_us)
-            for due, one, record, beat in asked
+            Overdue(one, due, not record.present(), now_us, process)
+            for due, one, process, record, beat in asked
             # An entry with an old deadline is for a sweep to clear.
             if due != deadline_if_readable(beat.value) or not _holds(tr, _hold_in(beat.value))
         ]
-        return Overdues(dead, entries[-1] if len(entries) == most else None)
+        return Overdues(dead, entries[-1][0] if len(entries) == most else None)
 
     return reply
 
@@ -499,19 +519,20 @@ def _end_each(database: Database, keys: RootKeys, found: Sequence[Overdue], now_
 
 
 def _end_together(database: Database, keys: RootKeys, found: Sequence[Overdue], now_us: int) -> None:
-    entries = {dead.session: dead.deadline_us for dead in found if dead.begun}
+    entries = {dead.session: (dead.deadline_us, dead.process) for dead in found if dead.begun}
     alive = [dead for dead in found if not dead.begun]
     if alive:
         begun = run(database, lambda tr: _begin_ends(tr, keys, alive, now_us))
-        entries |= dict.fromkeys(begun, now_us)
+        entries |= {session: (now_us, process) for session, process in begun.items()}
     if entries:
         _finish(database, keys, entries, died=True)
 
 
-def _begin_ends(tr: Transaction, keys: RootKeys, found: Sequence[Overdue], now_us: int) -> list[bytes]:
-    """Begin the ends of dead sessions. Return those that have to be finished."""
+def _begin_ends(tr: Transaction, keys: RootKeys, found: Sequence[Overdue], now_us: int) -> dict[bytes, bytes]:
+    """Begin the ends of dead sessions. Return those that have to be finished, with their processes."""
     asked = [(dead, _ask_end(tr, keys, dead.session, now_us)) for dead in found]
-    return [dead.session for dead, begin in asked if begin(_is_dead(keys, dead))]
+    begun = ((dead.session, begin(_is_dead(keys, dead))) for dead, begin in asked)
+    return {session: process for session, process in begun if process is not None}
 
 
 def _is_dead(keys: RootKeys, dead: Overdue) -> May:

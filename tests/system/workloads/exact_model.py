@@ -16,6 +16,7 @@ from fdbqueue.core import limits
 from fdbqueue.core.database import run
 from fdbqueue.core.errors import BatchOverCapacity, FdbQueueError, NotTaken, QueueFull, UniqueTaskBusy
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue.core.runtime import Runtime
 from fdbqueue.core.seam import FDBError, Transaction
 from fdbqueue.core.sessions.keeper import keeper_of
 from fdbqueue.core.task import EndedTask, Failure, Task, TaskState
@@ -186,7 +187,14 @@ def is_over(time: int | None, now: int) -> bool:
 
 
 LEASE_OVER = Failure("LeaseLost", "its lease ended before its holder ended the task")
-HOLDER_DIED = Failure("LeaseLost", "its holder's session died")
+
+
+def holder_died(name: str | None, runtime: Runtime) -> Failure:
+    """A session without a name has one process, and its failures name it."""
+    process = f"{runtime.host_name()}:{runtime.process_id()}" if name is None else ""
+    return Failure("LeaseLost", "its holder's session died", worker=process)
+
+
 WAITS = "r~"
 STATES = {"t": "taken", "!": "buried", "-": "done"}
 Answer = Task | Exception
@@ -291,6 +299,7 @@ class Life:
         noted = Failure(
             failure.error,
             failure.message,
+            worker=failure.worker,
             outcome=outcome,
             attempt=self.attempts,
             when=now / 1_000_000,

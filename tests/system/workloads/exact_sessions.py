@@ -14,6 +14,7 @@ from fdbqueue.core import limits
 from fdbqueue.core.database import run
 from fdbqueue.core.errors import NotTaken, UnknownSession
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue.core.runtime import Runtime
 from fdbqueue.core.sessions.ending import end_the_dead
 from fdbqueue.core.sessions.session import Session
 from fdbqueue.core.task import Holder, HolderProcess, Task
@@ -23,12 +24,12 @@ from fdbqueue.testing.checkers import no_watch_left_behind
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 from tests.system.workloads.common import draw_limits, unswept
 from tests.system.workloads.exact_model import (
-    HOLDER_DIED,
     Caller,
     Life,
     Model,
     caught,
     earliest,
+    holder_died,
     is_over,
     known,
     micro,
@@ -92,7 +93,7 @@ class Known:
 class Openers(Many):
     def __init__(self, caller: Caller, q: TaskQueue, model: Model) -> None:
         super().__init__(caller, q, model, {})
-        self.known, self.openers = Sessions(model), list[Opener]()
+        self.known, self.openers = Sessions(model, caller.client.runtime), list[Opener]()
         self._opened = 0
 
     def _unique(self, _: dict[str, Any]) -> dict[str, Any]:
@@ -260,8 +261,8 @@ class Opener(NamedTuple):
 
 
 class Sessions:
-    def __init__(self, model: Model) -> None:
-        self._model = model
+    def __init__(self, model: Model, runtime: Runtime) -> None:
+        self._model, self._runtime = model, runtime
         self.known: dict[str, Known] = {}
 
     @property
@@ -302,7 +303,8 @@ class Sessions:
             self._end(one, lambda life: self._model.release(life))
 
     def die(self, one: Known) -> None:
-        self._end(one, lambda life: self._model.lose(life, HOLDER_DIED, "release"))
+        died = holder_died(one.name, self._runtime)
+        self._end(one, lambda life: self._model.lose(life, died, "release"))
 
     def die_all(self) -> None:
         self.die_first(len(self.known))

@@ -18,13 +18,13 @@ from fdbqueue.tasks.looking import Waiting
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.tasks.stored.records import ends_of
 from tests.system.workloads.exact_model import (
-    HOLDER_DIED,
     WAITS,
     Caller,
     Life,
     Model,
     added,
     caught,
+    holder_died,
     micro,
     put,
     put_many,
@@ -374,7 +374,7 @@ class Many(Verbs):
         self.caller.clock.move_to(self.model.now)
         self.model.sweep()
         for life in self._held_by(session):
-            self.model.lose(life, HOLDER_DIED, "release")
+            self.model.lose(life, holder_died(name, self.caller.client.runtime), "release")
         if name is not None:
             Session(db, name).end()
         self.caller.tick()
