@@ -1,7 +1,8 @@
 """The processes behind a session, its end, and the row in which the ends of a fleet's leases are counted.
 
 A session ends in bounded steps that are safe to repeat. First its record is cleared, so no task can be taken
-for it any more. The entry of its heartbeat has the process from then on. Then the ENDERS release its tasks. Last the entry of its heartbeat is cleared; until then a
+for it any more; the entry of its heartbeat names its process from then on. Then the ENDERS release its
+tasks. Last the entry of its heartbeat is cleared; until then a
 sweep finds the session and goes on with its end.
 
 The holder of a task is its session, with the processes behind that. A session without a name has one process,
@@ -271,7 +272,8 @@ _log = logger("fdbqueue")
 
 Ender = Callable[[Database, RootKeys, Mapping[bytes, str], bool], Collection[bytes]]
 """Gives the tasks of sessions back, in bounded transactions that are safe to repeat. Each session has the
-text of its process, empty if that is unknown. The flag is set if the sessions `died`. Returns the sessions that still hold something, for a later try: in queues of a kind that is
+text of its process, empty if that is unknown. The flag is set if they `died`.
+Returns the sessions that still hold something, for a later try: in queues of a kind that is
 unknown here, or in a queue that fails.
 """
 
@@ -323,7 +325,7 @@ def end_session(
 
 
 def _ask_end(tr: Transaction, keys: RootKeys, session: bytes, now_us: int) -> Callable[[May], bytes | None]:
-    """Ask for the keys that an end depends on. The reply begins the end, and tells the process of the session;
+    """Ask for the keys that an end depends on. The reply begins the end, and tells the process;
     None if there is nothing to finish.
     """
     found, heartbeat = tr.get(keys.session(session)), tr.get(keys.heartbeat(session))
