@@ -2,6 +2,7 @@
 
 import logging
 import signal
+import socket
 from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
@@ -98,14 +99,15 @@ def test_a_second_signal_may_interrupt_the_first_ones_handler() -> None:
 
 
 def test_the_task_of_a_killed_worker_runs_again(jobs: ModuleType, project: Project) -> None:
-    """When the session of the worker has ended. The death is among the errors."""
-    result = jobs.die_at_first.enqueue()
+    """When the session of the worker has ended. The death is among the errors, and names the worker."""
+    result, workers = jobs.die_at_first.enqueue(), []
     for exit_status in (9, 0):
         with project.worker("--threads", "1", "--until-empty") as process:
             assert process.wait(60) == exit_status
+        workers.append(f"{socket.gethostname()}:{process.pid}")
     result.refresh()
 
-    assert (result.return_value, result.attempts, result.worker_ids[0]) == (2, 2, "unknown")
+    assert (result.return_value, result.attempts, result.worker_ids) == (2, 2, workers)
     assert [error.exception_class for error in result.errors] == [fdbqueue.errors.LeaseLost]
     assert result.started_at < result.last_attempted_at
 
