@@ -5,7 +5,7 @@
 //   set(key, value), add(key, operand)
 //   relyOn(begin, end), declareWritten(key)                 conflict ranges; `end` may be left out
 
-const { NEVER, bigEndian, counter, counters, msgpack, pack, unpack } = require('./encodings')
+const { NEVER, bigEndian, counter, counters, later, msgpack, pack, unpack } = require('./encodings')
 
 const OF_ITEMS = ['codec', 'partitions']
 const OF_TASKS = [
@@ -126,10 +126,6 @@ function span(...seconds) {
   return BigInt(us < 1 ? 1 : us)
 }
 
-function later(us, after) {
-  return us + after > NEVER ? NEVER : us + after
-}
-
 /** Put tasks with the same options: pri, ttl, ttr, delay. Returns their ids. Throws Refused, Full. */
 async function put(tr, root, name, values, random, nowUs, asked = {}, turn = random) {
   const queue = await definition(tr, root, name, Object.keys(KINDS))
@@ -161,8 +157,8 @@ function store(tr, queue, prefix, id, payload, nowUs, asked) {
   const until = delay ? later(nowUs, delay) : NEVER
   const pri = asked.pri === undefined ? options.pri || 0 : asked.pri
   const held = payload.length <= RECORD_PAYLOAD_BYTES ? payload : empty
-  const head = [id, delay ? '~' : 'r', pri, nowUs, expires, ttr, payload.length, empty, 0, until, empty, empty]
-  const record = msgpack([...head, 1, 0, 0, 0, 0, held, 0, empty, 0, null, null, 0, null])
+  const head = [id, delay ? '~' : 'r', BigInt(pri), nowUs, expires, ttr, BigInt(payload.length), empty, 0n, until, empty, empty]
+  const record = msgpack([...head, 1n, 0n, 0n, 0n, 0n, held, 0n, empty, 0n, null, null, 0n, null])
   tr.set(under(prefix, 1, id), record)
   if (held !== payload) pieces(payload).forEach((piece, n) => tr.set(under(prefix, 2, id, bigEndian(n, 4)), piece))
   if (delay) tr.set(under(prefix, 5, id), empty)
@@ -204,4 +200,4 @@ function receiptValue(nowUs, number) {
   return Buffer.concat([bigEndian(nowUs, 8), bigEndian(number, 8)])
 }
 
-module.exports = { Full, KINDS, Refused, enqueue, put, receiptKey, receiptValue }
+module.exports = { Full, KINDS, Refused, definition, encoded, enqueue, put, receiptKey, receiptValue, under }
