@@ -100,7 +100,7 @@ class Consumer {
   constructor(db, queue, { root = ROOT, sessionS = 30, attempts = USUAL.attempts, backoff = USUAL.backoff, onTrouble = console.error }) {
     const worker = `${os.hostname()}:${process.pid}`
     Object.assign(this, { db, queue, root, worker, onTrouble, usual: { attempts, backoff }, ttrUs: BigInt(sessionS * 1e6) })
-    Object.assign(this, { held: new Map(), receipts: { process: random(12), number: 0, slots: 0, free: [] }, closing: new AbortController() })
+    Object.assign(this, { held: new Map(), receipts: { process: random(12), number: 0, slots: 0, free: [] }, closing: new AbortController(), stopped: false })
   }
   run(body, batch) {
     return run(this.db, body, batch)
@@ -148,7 +148,7 @@ class Consumer {
   }
   async renewHeld() {
     const now = clock()
-    const due = [...this.held.values()].filter((task) => task.until !== NEVER && now >= task.until - (task.ttr * 2n) / 3n)
+    const due = [...this.held.values()].filter((task) => task.until !== NEVER && task.until !== task.expires && now >= task.until - (task.ttr * 2n) / 3n)
     if (due.length) await this.renew(due)
   }
   /** Renew leases; the signal of a task that is lost or cancelled is aborted. */
@@ -271,15 +271,15 @@ class Consumer {
   failure(error) {
     return { error: String(error.name), message: String(error.message), detail: String(error.stack || ''), worker: this.worker }
   }
-  /** Take tasks and run `handler(task)` with each, until the consumer closes. What it returns may be the writes of the ack. */
+  /** Take tasks and run `handler(task)` with each, until it is told to stop. What it returns may be the writes of the ack. */
   async work(handler, { concurrency = 1 } = {}) {
     const loop = async () => {
-      while (!this.closing.signal.aborted) for (const task of await this.take({ timeoutMs: WAIT_MS })) await this.attempt(task, handler)
+      while (!this.stopped) for (const task of await this.take({ timeoutMs: WAIT_MS })) await this.attempt(task, handler)
     }
     await Promise.all(Array.from({ length: concurrency }, loop))
   }
   async attempt(task, handler) {
-    if (this.closing.signal.aborted) return this.release(task)
+    if (this.stopped) return this.release(task)
     let writes
     try {
       writes = await handler(task)
@@ -288,8 +288,13 @@ class Consumer {
     }
     return this.held.has(task) ? this.ack(task, typeof writes === 'function' ? writes : undefined) : undefined
   }
+  /** Let `work` return after the tasks in hand. */
+  stop() {
+    this.stopped = true
+  }
   /** Stop the chores, release what is held, and end the session. */
   async close() {
+    this.stop()
     this.closing.abort()
     await Promise.all(this.chores)
     for (const task of [...this.held.values()]) await this.release(task)

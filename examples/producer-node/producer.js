@@ -5,44 +5,13 @@
 
 const crypto = require('crypto')
 const { parseArgs } = require('util')
-const fdb = require('foundationdb')
-const layout = require('./layout')
+const { Adapter, open } = require('../../clients/node/client')
+const layout = require('../../clients/node/producer')
 
 const RANDOM_BYTES = 12
 const ROOT = '026664627175657565' + '00' // the tuple ("fdbqueue",)
 const PROCESS = crypto.randomBytes(RANDOM_BYTES)
 let attempts = 0
-
-/** A transaction as layout.js wants it. */
-class Adapter {
-  constructor(tn) {
-    this.tn = tn
-    this.snapshot = tn.snapshot()
-  }
-  get(key) {
-    return this.tn.get(key)
-  }
-  snapshotGet(key) {
-    return this.snapshot.get(key)
-  }
-  async snapshotLast(begin, end) {
-    const rows = await this.snapshot.getRangeAll(begin, end, { limit: 1, reverse: true })
-    return rows[0]
-  }
-  set(key, value) {
-    this.tn.set(key, value)
-  }
-  add(key, operand) {
-    this.tn.add(key, operand)
-  }
-  relyOn(begin, end) {
-    if (end) this.tn.addReadConflictRange(begin, end)
-    else this.tn.addReadConflictKey(begin)
-  }
-  declareWritten(key) {
-    this.tn.addWriteConflictKey(key)
-  }
-}
 
 /** Run `body` in a transaction, once even if the result of a commit is unknown: at the cost of one key. */
 async function once(db, root, body) {
@@ -80,8 +49,7 @@ async function main() {
     else await layout.put(tr, root, queue, data, random, Date.now() * 1000, options)
   }
 
-  fdb.setAPIVersion(710)
-  const db = fdb.open(process.env.FDB_CLUSTER_FILE)
+  const db = open(process.env.FDB_CLUSTER_FILE)
   if (values.receipt) {
     await once(db, root, place)
     await db.doTn(async (tn) => tn.clear(layout.receiptKey(root, PROCESS, 1)))

@@ -16,6 +16,7 @@ from fdbqueue.operate.conformance import Program, Verdict, checked, stored_vecto
 from tests.conftest import CLUSTER_FILE, TEST_ROOT
 
 FOLDER = Path(__file__).parents[2] / "examples" / "producer-node"
+CLIENT = Path(__file__).parents[2] / "clients" / "node"
 NODE = shutil.which("node")
 KINDS = ("queue", "fifo", "fifottl", "limfifottl")
 PATIENCE_S = 60.0
@@ -27,7 +28,7 @@ def test_the_producer_conforms():
     stored = stored_vectors()
     wanted = ("put", "put_many", "enqueue", "enqueue_many")
     vectors = [one for one in vectors_in(stored) if one.kind in KINDS and one.verb in wanted]
-    program = [str(NODE), str(FOLDER / "conformance.js")]
+    program = [str(NODE), str(CLIENT / "conformance.js")]
     found = [*checked(lambda: Program(program, PATIENCE_S, RealRuntime()), stored["root"], vectors)]
     assert {one.vector.name: one.differences for one in found if one.differences} == {}
     assert {one.vector.kind for one in found if one.verdict == Verdict.SAME} == set(KINDS)
@@ -36,8 +37,8 @@ def test_the_producer_conforms():
 @pytest.fixture
 def root() -> Iterator[Subspace]:
     """A root of its own on the cluster, which is removed."""
-    if CLUSTER_FILE is None or not (FOLDER / "node_modules" / "foundationdb").is_dir():
-        pytest.skip("it needs FDB_CLUSTER_FILE, and `npm install` in examples/producer-node")
+    if CLUSTER_FILE is None or not (CLIENT / "node_modules" / "foundationdb").is_dir():
+        pytest.skip("it needs FDB_CLUSTER_FILE, and `npm install` in clients/node")
     one = TEST_ROOT["producer-node"][os.urandom(8)]
     yield one
     with fdbqueue.open(f"fdb:{CLUSTER_FILE}") as db:
