@@ -61,7 +61,7 @@ class Adapter {
   }
 }
 
-/** Run `body(tr, unknown)` and commit it, until it succeeds. `unknown`: the attempt before may have committed. */
+/** Run `body(tr, unknown)` and commit it, until it succeeds. `unknown`: an earlier attempt may have committed. */
 async function run(db, body, batch = false) {
   const tn = db.rawCreateTransaction()
   for (let unknown = false; ; ) {
@@ -72,7 +72,7 @@ async function run(db, body, batch = false) {
       return result
     } catch (error) {
       if (!(error instanceof fdb.FDBError)) throw error
-      unknown = UNKNOWN.includes(error.code)
+      unknown = unknown || UNKNOWN.includes(error.code)
       await tn.rawOnError(error.code) // throws what cannot be retried
     }
   }

@@ -2,9 +2,8 @@
 // Sessions, and their ends: docs/consumers.md. Transactions are those of consumer.js.
 
 const { EMPTY, later, pack, unpack } = require('./encodings')
-const { under } = require('./producer')
-const { FORSAKEN, HELD_ON_US, NO_TASKS, RELEASED, begun, end, parsed, queueOf, timer } = require('./consumer')
-const { Refused } = require('./producer')
+const { Refused, under } = require('./producer')
+const { FORSAKEN, HELD_ON_US, NO_TASKS, RELEASED, begun, end, parsed, timer } = require('./consumer')
 
 const DEAD = 100
 const at = (root, ...items) => Buffer.concat([root, pack(...items)])
@@ -142,7 +141,7 @@ async function holds(tr, root, stored, session) {
     }
     return false
   } catch (error) {
-    if (error.code !== undefined) throw error // of the database
+    if (typeof error.code === 'number') throw error // of the database
     return true // a definition that cannot be read
   }
 }
@@ -189,4 +188,4 @@ async function finish(run, root, session, e, died, clock) {
   await run((tr) => forget(tr, root, session, e, clock(), held))
 }
 
-module.exports = { beat, begin, dead, finish, forget, open, queueOf, releaseTaken }
+module.exports = { beat, begin, dead, finish, forget, open, releaseTaken }

@@ -115,9 +115,7 @@ def test_mixed_fleets_lose_nothing_while_they_are_killed(space):
             worker.kill()
             worker.wait()
         calls = queue.statistics(db)["calls"]
-        print(
-            f"{count} tasks, {kills} kills of Node and Python, {calls['take']} takes, {calls['ttr']} leases over"
-        )
+        print(f"{count} tasks, {kills} kills of each, {calls['take']} takes, {calls['ttr']} leases over")
         assert min(kills) > 0
         assert effects_of(db, space) == dict.fromkeys(range(count), 1)
         assert fdbqueue.verify(db, root=space["root"]).sound
