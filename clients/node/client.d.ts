@@ -48,3 +48,21 @@ export class Consumer {
 }
 
 export function open(clusterFile?: string): Database
+
+/** A transaction as `put` wants it. */
+export class Adapter {
+  constructor(tn: Transaction)
+}
+
+export interface PutOptions {
+  pri?: number
+  /** Seconds. */
+  ttl?: number
+  ttr?: number
+  delay?: number
+}
+
+/** Put tasks into a queue below a root, in a transaction of yours; `random`: 12 bytes, made before its retry loop. Returns their ids. */
+export function put(
+  tr: Adapter, root: Buffer, queue: string, values: unknown[], random: Buffer, nowUs: number | bigint, options?: PutOptions,
+): Promise<Buffer[]>

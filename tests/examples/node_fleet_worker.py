@@ -1,4 +1,7 @@
-"""A worker in Python beside those in Node: the ack of a task adds 1 to a key of it, in one transaction."""
+"""A worker in Python beside those in Node: the ack of a task adds to a key of it, in one transaction.
+
+It adds 1, and 1 in the upper half of the number, where those in Node add nothing.
+"""
 
 import struct
 import sys
@@ -16,7 +19,7 @@ def main(url: str, root_hex: str, name: str, effects_hex: str) -> None:
 
         @fdbqueue.transactional
         def ended(tr: Any, task: Task) -> None:
-            tr.add(effects + struct.pack(">I", task.data["n"]), struct.pack("<Q", 1))
+            tr.add(effects + struct.pack(">I", task.data["n"]), struct.pack("<II", 1, 1))
             queue.ack(tr, task)
 
         while True:

@@ -72,7 +72,16 @@ def python_worker(space: Subspace) -> subprocess.Popen[str]:
 def effects_of(db: fdbqueue.Database, space: Subspace) -> dict[int, int]:
     """The number of effects of each task that has any."""
     rows = db.get_range_startswith(space["effects"].key())
-    return {int.from_bytes(row.key[-4:], "big"): int.from_bytes(row.value, "little") for row in rows}
+    return {int.from_bytes(row.key[-4:], "big"): int.from_bytes(row.value[:4], "little") for row in rows}
+
+
+def ended_in_python(db: fdbqueue.Database, space: Subspace) -> int:
+    return sum(row.value[4] for row in db.get_range_startswith(space["effects"].key()))
+
+
+def kill(worker: subprocess.Popen[str]) -> None:
+    worker.kill()
+    worker.communicate()
 
 
 def test_a_worker_in_node_takes_and_ends_tasks(space):
@@ -86,6 +95,38 @@ def test_a_worker_in_node_takes_and_ends_tasks(space):
             time.sleep(0.1)  # another process commits
         process.communicate(timeout=PATIENCE_S)  # the end of its input
         assert (process.returncode, effects_of(db, space)) == (0, dict.fromkeys(range(5), 1))
+        assert fdbqueue.verify(db, root=space["root"]).sound
+
+
+WORKS = """
+const { Consumer, open } = require('./client')
+async function main() {
+  const [cluster, root, effects] = process.argv.slice(1)
+  const options = { root: Buffer.from(root, 'hex'), backoff: [0.01, 1, 1] }
+  const shared = await Consumer.open(open(cluster), 'shared', options)
+  let left = 5
+  await shared.work(async (task) => {
+    if (task.data.n === 3 && task.attempts === 1n) throw new TypeError('not yet')
+    if (--left === 0) shared.stop()
+    const key = Buffer.from(`${effects}${task.data.n.toString(16).padStart(8, '0')}`, 'hex')
+    return (tn) => tn.add(key, Buffer.from('0100000000000000', 'hex'))
+  }, { concurrency: 2 })
+  await shared.close()
+}
+main().then(() => process.exit(0))
+"""
+
+
+def test_a_loop_with_a_handler_acks_and_fails_tasks(space):
+    with fdbqueue.open(f"fdb:{CLUSTER_FILE}") as db:
+        queue = TaskQueue.create(db, "shared", "fifo", root=space["root"])
+        queue.put_many(db, [{"n": n} for n in range(5)])
+        root, effects = (space[name].key().hex() for name in ("root", "effects"))
+        command = [str(NODE), "-e", WORKS, str(CLUSTER_FILE), root, effects]
+        subprocess.run(command, check=True, timeout=PATIENCE_S, cwd=CLIENT)
+        assert effects_of(db, space) == dict.fromkeys(range(5), 1)
+        calls = queue.statistics(db)["calls"]
+        assert (calls["take"], calls["ack"], calls["release"]) == (6, 5, 1)
         assert fdbqueue.verify(db, root=space["root"]).sound
 
 
@@ -104,18 +145,18 @@ def test_mixed_fleets_lose_nothing_while_they_are_killed(space):
                 count += 50
             if dice.random() < 0.2:
                 at = dice.randrange(len(workers))
-                workers[at].kill()
-                workers[at].wait()
+                kill(workers[at])
                 workers[at] = makers[at](space)
                 kills[at % 2] += 1
             time.sleep(0.2)
         while queue.statistics(db)["tasks"]["total"] and time.monotonic() < last + PATIENCE_S:
             time.sleep(0.2)
         for worker in workers:
-            worker.kill()
-            worker.wait()
+            kill(worker)
         calls = queue.statistics(db)["calls"]
-        print(f"{count} tasks, {kills} kills of each, {calls['take']} takes, {calls['ttr']} leases over")
+        ours = ended_in_python(db, space)
+        print(f"{count} tasks, {ours} ended in Python; kills of each: {kills}; {calls}")
+        assert 0 < ours < count
         assert min(kills) > 0
         assert effects_of(db, space) == dict.fromkeys(range(count), 1)
         assert fdbqueue.verify(db, root=space["root"]).sound
