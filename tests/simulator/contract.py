@@ -12,6 +12,7 @@ from typing import Any
 from fdb.tuple import Versionstamp, pack_with_versionstamp, unpack
 
 from fdbqueue.core.database import run
+from fdbqueue.core.sessions.session import Session
 from fdbqueue.testing.cases import Size, workload
 from fdbqueue.testing.simulation import Checker, Client, Simulation
 
@@ -31,6 +32,19 @@ def contract(simulation: Simulation, size: Size) -> Sequence[Checker]:  # noqa: 
             client.call("contract", check.__name__, None, partial(check, client))
 
     simulation.client(body, "client")
+    return []
+
+
+@workload(clients=1, steps=1, never=("die", "stall"))
+def failing(simulation: Simulation, size: Size) -> Sequence[Checker]:  # noqa: ARG001
+    """A client that fails, and leaves a session with its thread behind."""
+
+    def fail(client: Client) -> None:
+        Session(client.db, ttr=1)
+        raise NotImplementedError
+
+    simulation.client(fail, "client")
+    simulation.afterwards(lambda client: client.runtime.sleep(10), "later")
     return []
 
 

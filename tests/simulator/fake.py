@@ -402,11 +402,14 @@ class Simulator:
         members = [self._member(number, host) for number in range(1, MEMBERS + 1)]
         for stage in ("setup", "start", "check"):
             self.answers.clear()
+            databases = [self.library.database(number) for number in range(1, MEMBERS + 1)]
             for number, member in enumerate(members, 1):
                 self.loop.process = number
                 table = ctypes.addressof(self._promises)
-                self.loop.at(0, partial(member, stage, self.library.database(number), number, table))
+                self.loop.at(0, partial(member, stage, databases[number - 1], number, table))
             self.loop.run(lambda: len(self.answers) == MEMBERS)
+            for database in databases:  # each ends with its stage
+                del self.library.objects[database]
         return all(self.answers.values())
 
     def _load_binding(self) -> None:

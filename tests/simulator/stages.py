@@ -179,9 +179,17 @@ class Run(Simulation):
         """End the stage if its tasks have ended: the simulator goes on in the call."""
         if self._ended():
             self._ended = lambda: False
+            self._bury()
             self.is_over = bool(self.hash or self.violations)
             for member in list(self.members):
                 member.end(not self.violations)
+
+    def _bury(self) -> None:
+        """Stop what the clients have left running, such as a thread of a client that failed. The databases of
+        a stage end with it.
+        """
+        for machine in self._machines:
+            self.scheduler.die(machine.host)
 
     def _judge_all(self) -> None:
         try:

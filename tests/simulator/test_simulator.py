@@ -15,11 +15,11 @@ SEEDS = range(1, 4)
 LIMIT_S = 120
 
 
-def report(workload, seed, *host):
+def report(workload, seed, *host, status=0):
     words = [sys.executable, "-m", "tests.simulator.fake", workload, str(seed), *map(str, host)]
     environment = {**os.environ, "FDBQUEUE_SIMULATOR_PATH": search_path(), "PYTHONHASHSEED": "0"}
     run = subprocess.run(words, capture_output=True, text=True, timeout=LIMIT_S, env=environment, check=False)
-    assert run.returncode == 0, run.stdout + run.stderr
+    assert run.returncode == status, run.stdout + run.stderr
     assert not run.stderr
     return json.loads(run.stdout.removeprefix("fdbqueue "))
 
@@ -49,6 +49,12 @@ def test_a_commit_is_done_or_not_and_no_client_hears_of_it():
     told = report("repeated", 3)
     assert told["violations"] == []
     assert {"unknown_done", "unknown_not_done"} <= set(told["faults"])
+
+
+def test_a_client_that_fails_is_told_and_its_threads_end_with_it():
+    """The databases of a stage end with it, and the fake refuses their use."""
+    (told,) = report("failing", 1, status=1)["violations"]
+    assert told.startswith("client raised NotImplementedError()")
 
 
 def test_a_seed_gives_the_same_run_through_the_host(host):
