@@ -10,7 +10,7 @@ from fdbqueue.core import root_keys as columns
 from fdbqueue.core.database import Database, run
 from fdbqueue.core.errors import NotTaken, TaskNotFound, UnknownSession
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
-from fdbqueue.core.seam import FDBError, Transaction
+from fdbqueue.core.seam import Transaction, engine_errors
 from fdbqueue.core.sessions.session import Session
 from fdbqueue.core.task import Task, TaskState
 from fdbqueue.tasks.queue import TaskQueue
@@ -159,7 +159,7 @@ def work(client: Client, q: TaskQueue, session: Session, notes: Notes) -> None:
 
 def look(client: Client, q: TaskQueue, session: Session, notes: Notes) -> None:
     if client.random.random() < 0.5:
-        with suppress(FDBError):  # too slow: the next heartbeat may be in time
+        with suppress(*engine_errors()):  # too slow: the next heartbeat may be in time
             client.call(NAME, "beat", session.id, partial(beaten, session))
     client.call(NAME, "session", session.id, partial(seen_session, client, session))
     client.call(NAME, "sessions", False, partial(stored, client, notes.sessions))
