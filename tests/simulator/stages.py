@@ -97,10 +97,13 @@ class Run(Simulation):
 
     def __init__(self, first: Member, impl: Any) -> None:
         context = first.context
+        self._others: dict[str, float] = {}
         super().__init__(context.shared_random, faults=NONE)
         self._impl = impl
         self.workload: Workload = {**all_workloads(), "contract": contract.contract}[first.name]
-        self.faults = drawn(self.seed, self.workload, context.option("faults", "drawn") == "drawn")
+        self._others = others(self.workload)
+        has_own = context.option("faults", "drawn") == "drawn"
+        self.faults = drawn(self.seed, self.workload) if has_own else NONE
         self.size = Size(
             int(context.option("clients", str(self.workload.size.clients))),
             int(context.option("steps", str(self.workload.size.steps))),
@@ -116,6 +119,15 @@ class Run(Simulation):
         self.hash = ""
         self.is_over = False
         """True from the end of the last stage on: the simulator may have freed its contexts."""
+
+    @property
+    def faults(self) -> Faults:
+        """A workload may leave out those of its clients; the others can happen all the same."""
+        return replace(self._faults, **self._others)
+
+    @faults.setter
+    def faults(self, faults: Faults) -> None:
+        self._faults = faults
 
     # -- clients ------------------------------------------------------------------------------------------
 
@@ -239,13 +251,16 @@ def failure(task: Task, error: Exception) -> str:
     return f"{task.name} raised {error!r} ({place})"
 
 
-def drawn(seed: int, workload: Workload, has_own: bool) -> Faults:
-    """The faults of a run: those of clients by the seed, and all that a simulated cluster may do."""
-    found = Faults.drawn(Random(f"{seed} faults"), workload.more).without(*workload.never)
-    own = found.only(*OURS) if has_own else NONE
-    own = replace(own, die=own.die * _RARER, stall=own.stall * _RARER)
-    others = {name: _CAN_HAPPEN for name in KINDS if name not in (*OURS, *workload.never)}
-    return replace(own, **others, stall_max_s=_STALL_MAX_S, slow_reply_max_s=_CAN_HAPPEN * 1e9)
+def drawn(seed: int, workload: Workload) -> Faults:
+    """The faults of clients, by the seed."""
+    own = Faults.drawn(Random(f"{seed} faults"), workload.more).without(*workload.never).only(*OURS)
+    return replace(own, die=own.die * _RARER, stall=own.stall * _RARER)
+
+
+def others(workload: Workload) -> dict[str, float]:
+    """All that a simulated cluster may do."""
+    can_happen = {name: _CAN_HAPPEN for name in KINDS if name not in (*OURS, *workload.never)}
+    return {**can_happen, "stall_max_s": _STALL_MAX_S, "slow_reply_max_s": _CAN_HAPPEN * 1e9}
 
 
 def hash_of(database: Database, before: str = "") -> str:
