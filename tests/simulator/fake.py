@@ -399,6 +399,7 @@ class Simulator:
         option: Any = lambda _, name, default: self._options.get(name, default)  # noqa: E731
         abi.Context.option = option  # type: ignore[method-assign]  # ctypes has no callback with a structure
         self._load_binding()
+        self._member(MEMBERS, host)  # as a tester makes that is asked twice: no stage is called of it
         members = [self._member(number, host) for number in range(1, MEMBERS + 1)]
         for stage in ("setup", "start", "check"):
             self.answers.clear()
@@ -424,7 +425,7 @@ class Simulator:
         if host is not None:
             return self._through(host, number)
         stages = importlib.import_module("tests.simulator.stages")
-        if number == 1:
+        if not self._kept:
             self._kept += [enter := ctypes.CFUNCTYPE(None)(stages.work)]
             stages.prepare(ctypes.cast(enter, address).value)
         made = stages.make(self._name, ctypes.addressof(self.context(number)))

@@ -39,6 +39,8 @@ EVENTS = "fdbqueue.txt"
 """The file with the calls of a failed run, in its folder."""
 OURS = ("die", "stall", "clock_skew_s", *engine.UNHEARD)
 """The faults of clients and of their answers. All others are the simulator's, and can happen in each run."""
+_OPTIONS = ("faults", "clients", "steps", "pace")
+"""Those of the test file."""
 _CAN_HAPPEN = 1e-12
 _RARER = 0.25
 """A call has more waits for answers than in our own simulation."""
@@ -56,6 +58,8 @@ class Member:
 
     def __init__(self, name: str, context: Context) -> None:
         self.name, self.context = name, context
+        # Read at once: an option without a reader fails the test.
+        self.options = {option: context.option(option, "") for option in _OPTIONS}
         self.database = self.process = 0
         self.promise: Promise | None = None
         self.run: Run | None = None
@@ -65,13 +69,13 @@ class Member:
 
     def start(self, database: int, inner: int, table: int) -> None:
         self._begin(database, inner, table)
-        assert self.run is not None, "make gives it one"
+        self.run = joined(self)
         self.run.start()
         turn()
 
     def check(self, database: int, inner: int, table: int) -> None:
         self._begin(database, inner, table)
-        assert self.run is not None, "make gives it one"
+        assert self.run is not None, "it has started"
         self.run.check(self)
         turn()
 
@@ -96,19 +100,18 @@ class Run(Simulation):
     """One workload of our own simulation, on the simulator's cluster."""
 
     def __init__(self, first: Member, impl: Any) -> None:
-        context = first.context
+        context, options = first.context, first.options
         self._others: dict[str, float] = {}
         super().__init__(context.shared_random, faults=NONE)
         self._impl = impl
         self.workload: Workload = {**all_workloads(), "contract": contract.contract}[first.name]
         self._others = others(self.workload)
-        has_own = context.option("faults", "drawn") == "drawn"
-        self.faults = drawn(self.seed, self.workload) if has_own else NONE
+        self.faults = NONE if options["faults"] == "none" else drawn(self.seed, self.workload)
         self.size = Size(
-            int(context.option("clients", str(self.workload.size.clients))),
-            int(context.option("steps", str(self.workload.size.steps))),
+            int(options["clients"] or self.workload.size.clients),
+            int(options["steps"] or self.workload.size.steps),
         )
-        self._pace *= float(context.option("pace", "1"))
+        self._pace *= float(options["pace"] or 1)
         self.scheduler: SimulatorScheduler = SimulatorScheduler(
             Random(f"{self.seed} schedule"), context, impl.FutureVoid
         )
@@ -164,7 +167,8 @@ class Run(Simulation):
 
     def start(self) -> None:
         """Begin when all members have started."""
-        if len(self.members) == self.members[0].context.client_count and all(m.promise for m in self.members):
+        if len(self.members) == self.members[0].context.client_count:
+            self.members.sort(key=lambda member: member.context.client_id)
             self.scheduler.begin()
             self.limit(**_LIMITS)
             stage.ENOUGH_S = _ENOUGH_S
@@ -292,16 +296,16 @@ def prepare(enter: int) -> None:
 
 
 def make(name: str, place: int) -> Member:
-    """A member of the run of a workload, for one of the simulator's clients."""
-    member = Member(name, Context(place))
+    """A member, for one of the simulator's clients. A tester may be asked twice, and makes two."""
+    return Member(name, Context(place))
+
+
+def joined(member: Member) -> Run:
+    """The run of a member that starts: the one that waits for members, or a new one."""
     if not _runs or len(_runs[-1].members) == member.context.client_count:
         _runs.append(Run(member, _impl))
-    else:
-        for option in ("faults", "clients", "steps", "pace"):
-            member.context.option(option, "")  # an option without a reader fails the test
-    member.run = _runs[-1]
-    member.run.members.append(member)
-    return member
+    _runs[-1].members.append(member)
+    return _runs[-1]
 
 
 def turn() -> None:
