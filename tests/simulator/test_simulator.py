@@ -5,6 +5,7 @@ import os
 import shlex
 import subprocess
 import sys
+import tempfile
 
 import pytest
 
@@ -18,7 +19,17 @@ LIMIT_S = 120
 def report(workload, seed, *host, status=0):
     words = [sys.executable, "-m", "tests.simulator.fake", workload, str(seed), *map(str, host)]
     environment = {**os.environ, "FDBQUEUE_SIMULATOR_PATH": search_path(), "PYTHONHASHSEED": "0"}
-    run = subprocess.run(words, capture_output=True, text=True, timeout=LIMIT_S, env=environment, check=False)
+    environment["PYTHONPATH"] = search_path()
+    with tempfile.TemporaryDirectory() as folder:  # a run that fails writes its calls there
+        run = subprocess.run(
+            words,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            env=environment,
+            cwd=folder,
+            check=False,
+        )
     assert run.returncode == status, run.stdout + run.stderr
     assert not run.stderr
     return json.loads(run.stdout.removeprefix("fdbqueue "))
