@@ -69,7 +69,7 @@ async function begin(tr, root, session, e, deadline) {
     if (parts && parts[0] !== deadline) tr.clear(at(root, 7, deadline, session))
     if (parts && (parts[0] > e || (parts[1] <= version && version < parts[2]))) return false
   }
-  const name = unpack(there)[1]
+  const [, name, , host, process] = unpack(there)
   if (typeof name === 'string') {
     tr.clear(at(root, 5, name))
     tr.clearRange(Buffer.concat([keys[1], Buffer.from([0])]), end(keys[1]))
@@ -79,7 +79,7 @@ async function begin(tr, root, session, e, deadline) {
   tr.clearRange(at(root, 8, session), end(at(root, 8, session)))
   tr.clear(at(root, 9, session))
   for (const one of [parts && parts[0], deadline]) if (one !== undefined) tr.clear(at(root, 7, one, session))
-  tr.set(keys[2], EMPTY)
+  tr.set(keys[2], host === undefined ? EMPTY : Buffer.from(`${host}:${process}`))
   return true
 }
 
@@ -156,9 +156,10 @@ async function queues(tr, root) {
 async function forget(tr, root, session, e, now, held) {
   const key = at(root, 7, e, session)
   if (held) {
-    if (!(await tr.get(key))) return
+    const entry = await tr.get(key)
+    if (!entry) return
     tr.clear(key)
-    tr.set(at(root, 7, later(BigInt(now), HELD_ON_US), session), EMPTY)
+    tr.set(at(root, 7, later(BigInt(now), HELD_ON_US), session), entry)
     return
   }
   const run = await tr.get(at(root, 10, session))

@@ -37,7 +37,9 @@ SESSION = R.packed(4, bytes)  # (owner, name, ttr_us), without a name also host,
 SESSION_NAME = R.packed(5, str)  # session; the openings of that name
 HEARTBEAT = R.packed(6, bytes)  # session: (deadline_us, from, to), see sessions/ending.py; heartbeat, end
 OPENER = R.packed(6, bytes, bytes)  # session, opener: a deadline and a process; see sessions/ending.py
-BEAT_DUE = R.packed(7, int, bytes)  # deadline, session: empty; sweepers: dead sessions
+BEAT_DUE = R.packed(
+    7, int, bytes
+)  # deadline, session: empty, or the process of an end; sweepers: dead sessions
 PRESENCE = R.packed(8, bytes)  # session: see fleet/status.py; workers(). It goes with the session
 DRAIN = R.packed(8, bytes, int)  # session, 0: empty; the worker, see fleet/gate.py. It goes with the session
 RUN = R.packed(9, bytes)  # run: counters, see sessions/ending.py; the supervisor. It goes with its session

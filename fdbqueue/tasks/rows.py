@@ -399,7 +399,8 @@ def _after(found: Explanation) -> str:
     if failed is None:
         return ""
     told_first = f"{failed.error}: {failed.message}" if failed.message else failed.error
-    return f" after {shortened(visible(' '.join(told_first.split())).removesuffix('.'))}"
+    holder = f" ({visible(failed.worker)})" if failed.worker else ""
+    return f" after {shortened(visible(' '.join(told_first.split())).removesuffix('.'))}{holder}"
 
 
 def _counted_failures(found: Explanation) -> str:

@@ -581,7 +581,7 @@ def begin_end(tr: Any, session: Session, began: int, dead: Dead | None = None, v
             tr.clear(session.key(7, dead.deadline))
         if deadline > began or _holds(heartbeat, version):
             return False
-    name = layer.unpack(record)[1]
+    _, name, _, *process = layer.unpack(record)
     if isinstance(name, str):
         tr.clear(layer.pack((5, name), prefix=session.root))
         tr.clear_range(session.key(6) + b"\x00", session.key(6) + b"\xff")
@@ -591,7 +591,7 @@ def begin_end(tr: Any, session: Session, began: int, dead: Dead | None = None, v
     tr.clear(session.key(9))
     if heartbeat:
         tr.clear(session.key(7, deadline))
-    tr.set(session.key(7, began), b"")
+    tr.set(session.key(7, began), "{}:{}".format(*process).encode() if process else b"")
     return True
 
 
@@ -643,9 +643,10 @@ def results_in(notice: bytes) -> Iterable[tuple[bytes, bytes]]:
 def forget(tr: Any, session: Session, began: int, left: bool, now: int) -> None:
     """The last step. `left`: a queue holds something for the session."""
     if left:
-        if tr.get(session.key(7, began)).present():
+        entry = tr.get(session.key(7, began))
+        if entry.present():
             tr.clear(session.key(7, began))
-            tr.set(session.key(7, now + HELD_S * 1_000_000), b"")
+            tr.set(session.key(7, now + HELD_S * 1_000_000), bytes(entry.value))
         return
     run = read(tr.get(session.key(10)))
     if run is not None:

@@ -26,6 +26,7 @@ from fdbqueue.queues.fair import FairQueue
 from fdbqueue.queues.recipe.queue import Queue
 from fdbqueue.tasks import verbs
 from fdbqueue.tasks.change import Change
+from fdbqueue.tasks.failures import holder_died
 from fdbqueue.tasks.queue import TaskQueue
 from fdbqueue.tasks.stored.records import id_bytes, id_text
 
@@ -322,7 +323,8 @@ def _end_own(tr: Any, given: Given) -> None:
 def _release_taken(tr: Any, given: Given) -> None:
     def release(change: Change) -> int:
         under = change.shape.keys.all_taken_by(given.data("session"))
-        return verbs.release_taken(change, under, limits.VERB_BATCH, given["died"])
+        died = holder_died("") if given["died"] else None
+        return verbs.release_taken(change, under, limits.VERB_BATCH, died)
 
     _tasks(tr, given)._calls(tr).parts.part(0).within(tr, release)
 
