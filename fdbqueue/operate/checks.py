@@ -625,8 +625,7 @@ def check_clock(status: dict[str, Any], now: float) -> list[Check]:
     if not isinstance(controller, int | float) or abs(controller - now) <= limits.CLOCK_SKEW_S:
         return []
     text = f"the clock of the cluster controller differs from this one by {controller - now:.0f} s"
-    cure = "Synchronise the clocks of all machines (chrony, systemd-timesyncd)."
-    return [warning(CLOCK, text, cure, difference_s=controller - now)]
+    return [warning(CLOCK, text, CLOCK_CURE, difference_s=controller - now)]
 
 
 def _health(status: dict[str, Any]) -> Iterator[Check]:
@@ -657,10 +656,13 @@ def _regions(status: dict[str, Any]) -> Iterator[Check]:
 
 
 def _limited(status: dict[str, Any]) -> Iterator[Check]:
-    limited = status.get("cluster", {}).get("qos", {}).get("performance_limited_by", {})
-    if limited.get("name", "workload") != "workload":
-        text = f"transactions are held back by {limited['name']}: {limited.get('description', '')}"
-        yield warning(CLUSTER, text.rstrip(": "), _LOOK, limited_by=limited["name"])
+    qos = status.get("cluster", {}).get("qos", {})
+    for name, which in (("performance_limited_by", ""), ("batch_performance_limited_by", "batch ")):
+        limited = qos.get(name, {})
+        if limited.get("name", "workload") != "workload":
+            text = f"{which}transactions are held back by {limited['name']}: {limited.get('description', '')}"
+            yield warning(CLUSTER, text.rstrip(": "), _LOOK, limited_by=limited["name"])
+            break
 
 
 def _conflicts(status: dict[str, Any]) -> Iterator[Check]:

@@ -62,6 +62,12 @@ def test_a_healthy_cluster_is_fine() -> None:
             Severity.WARNING,
             "storage_server_write_queue_size",
         ),
+        (
+            "cluster/qos/batch_performance_limited_by",
+            {"name": "storage_server_write_bandwidth_mvcc", "description": "Its memory is full."},
+            Severity.WARNING,
+            "batch transactions are held back by storage_server_write_bandwidth_mvcc",
+        ),
         ("cluster/workload/transactions/conflicted", {"hz": 3000.0}, Severity.WARNING, "3000 commits"),
         ("cluster/processes/a/disk/free_bytes", 4, Severity.WARNING, "4%"),
         (
