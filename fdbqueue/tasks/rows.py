@@ -399,7 +399,7 @@ def _after(found: Explanation) -> str:
     if failed is None:
         return ""
     told_first = f"{failed.error}: {failed.message}" if failed.message else failed.error
-    holder = f" ({visible(failed.worker)})" if failed.worker else ""
+    holder = f" ({visible(failed.worker)})" if failed.error == "LeaseLost" and failed.worker else ""
     return f" after {shortened(visible(' '.join(told_first.split())).removesuffix('.'))}{holder}"
 
 
