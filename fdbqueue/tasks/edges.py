@@ -118,7 +118,7 @@ def expire(change: Change, records: Sequence[Record]) -> list[Record]:
 
 
 def cancel(change: Change, records: Sequence[Record]) -> list[Record]:
-    change.end(records, "cancelled")
+    change.end(_counted_for_runs(change, records), "cancelled")
     return _gone(change, records, "cancel", End("cancelled"), told=("delete", "cancel"))
 
 

@@ -250,14 +250,20 @@ class Queue:
     def count_run(self, run: bytes, how: str) -> None:
         self._runs.setdefault(run, Counter())[how] += 1
 
+    def lease_over(self, record: Record, how: str) -> None:
+        run = record.token[TOKEN_BYTES:]
+        if not run:
+            return
+        asked = self.tr.get(self.of_root(10, record.session)), self.tr.get(self.of_root(4, run))
+        if any(one.present() for one in asked):
+            self.count_run(run, how)
+
     # The changes of the table.
 
     def cancelled(self, record: Record) -> bool:
         """End a taken task that was cancelled. False for another."""
         if record.cancelled:
-            run = record.token[TOKEN_BYTES:]
-            if run:
-                self.count_run(run, "cancelled")
+            self.lease_over(record, "cancelled")
             self.end(record, "cancel", "done")
         return bool(record.cancelled)
 
@@ -265,11 +271,7 @@ class Queue:
         """Lease over, or forsaken. Returns the ready task; None for one that was cancelled."""
         if self.cancelled(record):
             return None
-        run = record.token[TOKEN_BYTES:]
-        if run:
-            asked = self.tr.get(self.of_root(10, record.session)), self.tr.get(self.of_root(4, run))
-            if any(one.present() for one in asked):
-                self.count_run(run, "lost")
+        self.lease_over(record, "lost")
         noted = self.note(record, "lease_lost", *why)
         return self.move(record, noted.freed(orphaned=record.orphaned + 1), call)
 
@@ -606,13 +608,7 @@ def release_taken(queue: Queue, session: bytes, died: bool) -> Released:
     """One step: up to 200 tasks."""
     tr, under = queue.tr, queue.at(4, session)
     keys = [bytes(row.key) for row in tr.snapshot.get_range(under, under + b"\xff", limit=TAKEN_AT_ONCE)]
-    notices = layer.pack((2,), prefix=b"")
-    line = queue.at(11) + notices
-    delivered = {
-        result
-        for row in tr.snapshot.get_range(line, line + b"\xff", limit=TAKEN_AT_ONCE)
-        for result in results_in(bytes(row.value))
-    }
+    delivered = set(delivered_in(queue))
     found, answer = [(key, queue.record(key[-ID_BYTES:])) for key in keys], Released(len(keys))
     for key, record in found:
         if record is None:
@@ -629,6 +625,15 @@ def release_taken(queue: Queue, session: bytes, died: bool) -> Released:
                 queue.released(record, record.freed(), 0)
     queue.finish()
     return answer
+
+
+def delivered_in(queue: Queue) -> Iterable[tuple[bytes, bytes]]:
+    """The results that are laid ready in the line, in its notices and beside them."""
+    notices, results = (queue.at(11) + layer.pack((column,), prefix=b"") for column in (2, 3))
+    for row in queue.tr.snapshot.get_range(notices, notices + b"\xff", limit=TAKEN_AT_ONCE):
+        yield from results_in(bytes(row.value))
+    for row in queue.tr.snapshot.get_range(results, results + b"\xff", limit=TAKEN_AT_ONCE):
+        yield bytes(row.key)[-ID_BYTES:], bytes(row.value)
 
 
 def results_in(notice: bytes) -> Iterable[tuple[bytes, bytes]]:

@@ -266,8 +266,9 @@ def test_the_row_of_a_dead_supervisor_goes(b: Bench, run: Run, member: Member, c
     assert rows(b) == []
 
 
+@pytest.mark.parametrize("cancels", [False, True])
 def test_a_task_delivered_to_an_ended_session_makes_no_row(
-    b: Bench, run: Run, member: Member, clock: ManualClock
+    b: Bench, run: Run, member: Member, clock: ManualClock, cancels: bool
 ) -> None:
     """A process of the line may deliver it after the last look of the session's end."""
     b.put()
@@ -280,9 +281,11 @@ def test_a_task_delivered_to_an_ended_session_makes_no_row(
 
     [id_] = [task.id for task in b.queue.tasks(b.db, "r", 9)]
     run_once(b.db, KEYS, partial(calls_of(b.db, b.queue._shape).parts.within, verb=deliver))
+    if cancels:
+        b.queue.cancel(b.db, id_)
     clock.advance(TTR_S + 1)
     b.sweep()
-    assert (rows(b), b.counts("taken", "ttr")) == ([], (0, 1))
+    assert (rows(b), b.counts("taken", "ttr", "cancel")) == ([], (0, 1 - cancels, cancels))
 
 
 def test_a_lease_lost_while_its_run_ends_leaves_no_row(
