@@ -18,9 +18,11 @@ from fdbqueue.core.sessions.keeper import keeper_of
 from fdbqueue.core.sessions.session import Session
 from fdbqueue.core.task import Failure, Task
 from fdbqueue.tasks.dead_letters import DeadLetters
+from fdbqueue.tasks.edges import ask_due
 from fdbqueue.tasks.groups import Group
 from fdbqueue.tasks.limits.limit import Limit
 from fdbqueue.tasks.queue import TaskQueue
+from fdbqueue.tasks.stored.records import TaskKeys
 from tests.system.workloads.exact_model import caught
 from tests.system.workloads.paired_world import Call, Table, Twins, World, data_of, shown, text_of
 
@@ -64,6 +66,7 @@ class TaskCalls(World):
         self.groups: list[Group] = []
         self.leases: dict[str, Task] = {}
         self.now_there: dict[str, Task] = {}
+        self.is_due = False
         self.known: dict[str, str] = {}
         self.seen_names: dict[str, str] = {}
         """The data of the tasks that the last look has seen."""
@@ -449,7 +452,7 @@ class Tasks(TaskLooks):
     # The state.
 
     def refresh(self) -> None:
-        listed, alive = run(self.twins.own, self._listed)
+        listed, alive, self.is_due = run(self.twins.own, self._listed)
         self.now_there = {task.id: task for task in listed}
         self.known |= data_of(listed)
         self.leases = {id_: task for id_, task in self.leases.items() if id_ in self.now_there}
@@ -457,10 +460,13 @@ class Tasks(TaskLooks):
             if not alive[number]:
                 self.sessions[number] = Session(self.twins.own, ttr=session.ttr)
 
-    def _listed(self, tr: Transaction) -> tuple[list[Task], list[bool]]:
-        """The tasks, and whether the sessions are alive."""
+    def _listed(self, tr: Transaction) -> tuple[list[Task], list[bool], bool]:
+        """The tasks, whether the sessions are alive, and whether a take has tasks to sweep: the listing has
+        a delayed task as ready from the end of its delay, and none that has expired.
+        """
+        due = ask_due(tr, TaskKeys(self.own.q.contents), self.twins.now)
         tasks = [task for state in "rt!~" for task in every_row(partial(self.own.q.tasks, tr, state, ALL))]
-        return tasks, [_lives(session, tr) for session in self.sessions]
+        return tasks, [_lives(session, tr) for session in self.sessions], any(True for _ in due)
 
     def learn(self, answer: Any) -> None:
         for one in answer if isinstance(answer, list | tuple) else (answer,):
@@ -530,7 +536,7 @@ class Tasks(TaskLooks):
     def _finds_enough(self, call: Call) -> bool:
         """True for a take that finds all that it wants, and nothing to sweep."""
         ready = sum(task.state == "r" for task in self.now_there.values())
-        return call.name == "take" and call.touches <= ready and (self.next_time(0) or inf) > self.twins.now
+        return call.name == "take" and call.touches <= ready and not self.is_due
 
     def _is_held(self, call: Call) -> bool:
         """True for a verb of a task that no take finds."""
