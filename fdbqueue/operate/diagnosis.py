@@ -6,6 +6,7 @@ and those that no process passes.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -16,7 +17,7 @@ from typing import Any
 from fdbqueue.core import limits
 from fdbqueue.core.arguments import is_number, key_bytes
 from fdbqueue.core.database import Database, as_database, run
-from fdbqueue.core.errors import DatabaseClosed, InvalidArgument
+from fdbqueue.core.errors import DatabaseClosed, InvalidArgument, QueueNotFound
 from fdbqueue.core.page import Page, every_row
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.core.runtime import RealRuntime
@@ -35,11 +36,14 @@ from fdbqueue.operate.figures import (
     LimitFigures,
     QueueFigures,
     TaskFigures,
+    is_full,
+    is_mostly_buried,
     stored_in,
     way_to_room,
 )
 from fdbqueue.operate.overview import Overview
 from fdbqueue.operate.verify.values import command
+from fdbqueue.tasks.dead_letters import DeadLetters
 from fdbqueue.tasks.ending import held_by
 from fdbqueue.tasks.firing import ScheduleStatus
 from fdbqueue.tasks.limits.rule import LimitKeys, shown_key
@@ -52,19 +56,37 @@ from fdbqueue.tasks.stored.records import HANDED_OFF
 QUEUES = "queues"
 
 
-def check_queues(first: Figures, second: Figures) -> list[Check]:
+def see_failing(database: Database, root: Any, figures: Figures) -> dict[str, tuple[str | None, int]]:
+    """The class of failure that most buried tasks have, and their number, of the first full queues of which
+    such tasks are the most. Round trips: 4 for each of these queues.
+    """
+    those = ((one.name, one.tasks) for one in figures.queues if one.tasks is not None)
+    full = (name for name, tasks in those if is_full(tasks) and is_mostly_buried(tasks))
+    found = {}
+    for name in islice(full, limits.DIAGNOSED_FULL_QUEUES_MAX):
+        with suppress(QueueNotFound):  # dropped since the look
+            for most in DeadLetters.open(database, name, root=root).classes(database, 1):
+                found[name] = most.error, most.tasks
+    return found
+
+
+def check_queues(
+    first: Figures, second: Figures, failing: Mapping[str, tuple[str | None, int]] | None = None
+) -> list[Check]:
     """The results for all queues that exist at both looks; one that counts them if all are fine."""
-    before, seconds = first.by_name, max(second.now - first.now, 0.001)
+    before, seconds, known = first.by_name, max(second.now - first.now, 0.001), failing or {}
     found = [
         result
         for queue in second.queues
-        for result in _of_queue(before.get(queue.name, queue), queue, seconds)
+        for result in _of_queue(before.get(queue.name, queue), queue, seconds, known.get(queue.name, ()))
     ]
     text = f"{counted(len(second.queues), 'queue')}, {counted(second.workers, 'live worker')}"
     return found or [fine(QUEUES, text, queues=len(second.queues), workers=second.workers)]
 
 
-def _of_queue(before: QueueFigures, queue: QueueFigures, seconds: float) -> Iterator[Check]:
+def _of_queue(
+    before: QueueFigures, queue: QueueFigures, seconds: float, failing: Sequence[Any]
+) -> Iterator[Check]:
     name = queue.name
     if queue.error is not None:
         cure = "Read it with the release, or the codec, that made it."
@@ -75,7 +97,7 @@ def _of_queue(before: QueueFigures, queue: QueueFigures, seconds: float) -> Iter
     if queue.tasks is not None and before.tasks is not None:
         yield from _idle(name, before.tasks, queue.tasks)
         yield from _hanging(name, queue.tasks)
-        yield from _stored(name, queue.tasks)
+        yield from _stored(name, queue.tasks, failing)
         yield from _key_waits(name, before.tasks, queue.tasks)
         yield from _hot(name, before.tasks, queue.tasks, seconds)
         yield from _repartition(name, before.tasks, queue.tasks)
@@ -114,7 +136,7 @@ def _hanging(name: str, now: TaskFigures) -> Iterator[Check]:
         yield warning(QUEUES, text, command("explain", name), queue=name, full_s=now.full_s)
 
 
-def _stored(name: str, now: TaskFigures) -> Iterator[Check]:
+def _stored(name: str, now: TaskFigures, failing: Sequence[Any]) -> Iterator[Check]:
     if now.sweep_lag_s > limits.SWEEP_LAG_WARNING_S:
         text = f"{name} was last swept {now.sweep_lag_s:.0f} s too late: due tasks and dead leases wait"
         cure = "Start a worker: every process that takes from the queue sweeps it."
@@ -123,10 +145,9 @@ def _stored(name: str, now: TaskFigures) -> Iterator[Check]:
         text = f"{name} has {counted(now.buried, 'buried task')} to decide on"
         cure = command("tasks", name, "--state", "buried")
         yield warning(QUEUES, text, cure, queue=name, buried=now.buried)
-    stored = stored_in(now)
-    if now.capacity is not None and stored >= now.capacity:
-        text = f"{name} is full, with {counted(stored, 'task')}: puts wait or are refused"
-        yield warning(QUEUES, text, way_to_room(name, now), queue=name, capacity=now.capacity)
+    if is_full(now):
+        text = f"{name} is full, with {counted(stored_in(now), 'task')}: puts wait or are refused"
+        yield warning(QUEUES, text, way_to_room(name, now, *failing), queue=name, capacity=now.capacity)
 
 
 def _key_waits(name: str, before: TaskFigures, now: TaskFigures) -> Iterator[Check]:
@@ -375,7 +396,7 @@ def diagnose(db: AnyDatabase, *, watch_s: float = 3.0, root: Any = DEFAULT_ROOT)
     if not is_number(watch_s) or not 0 <= watch_s <= limits.DOCTOR_WATCH_S_MAX:
         wanted = f"0 to {limits.DOCTOR_WATCH_S_MAX:g} seconds"
         raise InvalidArgument(name="watch_s", wanted=wanted, got=watch_s)
-    examination = Examination(as_database(db), RootKeys(root), Overview(root=root))
+    examination = Examination(as_database(db), root, Overview(root=root))
     return Diagnosis(tuple(examination.checks(watch_s)))
 
 
@@ -389,9 +410,8 @@ def diagnosis_without(url: str, error: str) -> Diagnosis:
 
 
 class Examination:
-    def __init__(self, database: Database, keys: RootKeys, overview: Overview) -> None:
-        self._database = database
-        self._keys = keys
+    def __init__(self, database: Database, root: Any, overview: Overview) -> None:
+        self._database, self._root, self._keys = database, root, RootKeys(root)
         self._overview = overview
         self._last: Figures | None = None
         """The figures of the second look."""
@@ -433,7 +453,7 @@ class Examination:
             *checks.check_clocks(beats, later),
             *checks.check_sessions(later, self._held(later)),
             *checks.check_open_files(checks.see_open_files(self._processes_here(later))),
-            *check_queues(figures, self._last),
+            *check_queues(figures, self._last, see_failing(self._database, self._root, self._last)),
         ]
 
     def _held(self, look: Look) -> dict[str, int]:

@@ -124,10 +124,17 @@ def stored_in(tasks: TaskFigures) -> int:
     return tasks.ready + tasks.taken + tasks.buried + tasks.delayed
 
 
-def way_to_room(name: str, tasks: TaskFigures) -> str:
-    """The cure of a full queue."""
-    mostly_buried = 2 * tasks.buried > stored_in(tasks)
-    return cure_of_buried(name).strip() if mostly_buried else "Start more workers."
+def is_full(tasks: TaskFigures) -> bool:
+    return tasks.capacity is not None and stored_in(tasks) >= tasks.capacity
+
+
+def is_mostly_buried(tasks: TaskFigures) -> bool:
+    return 2 * tasks.buried > stored_in(tasks)
+
+
+def way_to_room(name: str, tasks: TaskFigures, *failing: Any) -> str:
+    """The cure of a full queue. `failing`: the class of failure that fills it, and its number of tasks."""
+    return cure_of_buried(name, *failing).strip() if is_mostly_buried(tasks) else "Start more workers."
 
 
 @dataclass(frozen=True, slots=True)

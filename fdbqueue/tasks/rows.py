@@ -384,14 +384,37 @@ def _is_next(place: TaskPlace | None) -> bool:
 
 def command(queue: str, verb: str, *arguments: str) -> str:
     """The command as it is typed: a name may have characters of a shell, or begin with a dash."""
-    if queue.startswith("-"):
-        return shlex.join(["fdbqueue", *verb.split(), "--", queue, *arguments])
-    return shlex.join(["fdbqueue", *verb.split(), queue, *arguments])
+    if not queue.startswith("-"):
+        return typed("fdbqueue", *verb.split(), queue, *arguments)
+    options = arguments if arguments and arguments[0].startswith("-") else ()
+    return typed("fdbqueue", *verb.split(), *options, "--", queue, *arguments[len(options) :])
 
 
-def cure_of_buried(queue: str) -> str:
-    """Of a full queue, if most of its tasks are buried."""
-    return f" Kick or delete its buried tasks: `{command(queue, 'dead classes')}` tells why they failed."
+def typed(*words: str) -> str:
+    return " ".join(shlex.quote(word) if word.isprintable() else _escaped(word) for word in words)
+
+
+def _escaped(word: str) -> str:
+    """Quote a word with control characters for bash and zsh: a terminal would not show them."""
+    return "$'" + "".join(map(_as_shown, word)) + "'"
+
+
+def _as_shown(character: str) -> str:
+    if character.isprintable() and character not in "'\\":
+        return character
+    return "".join(f"\\x{byte:02x}" for byte in character.encode("utf-8", "surrogatepass"))
+
+
+def cure_of_buried(queue: str, error: str | None = None, count: int = 0) -> str:
+    """Of a full queue, if most of its tasks are buried: `count` of them by that class of failure."""
+    what = f"which `{command(queue, 'dead classes')}` tells"
+    if error is not None:
+        what = f"{counted(count, 'failure')} of {visible(error)}"
+    where = ("--where", "state=buried", "--where", f"class={'CLASS' if error is None else error}")
+    return (
+        f" First mend or stop what fails, {what}, or else it fills again."
+        f" Then `{command(queue, 'delete', *where)}` makes room."
+    )
 
 
 def _after(found: Explanation) -> str:

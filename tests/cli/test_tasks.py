@@ -177,6 +177,19 @@ def test_explain_without_an_id_tells_of_the_first_that_waits(program: Within) ->
     assert program.run("explain", "q") == (1, "", told)
 
 
+def test_explain_of_a_queue_full_of_buried_tasks_makes_room(program: Within) -> None:
+    program.run("create", "q", "--kind", "limfifottl", "--capacity", "1")
+    program.run("bury", "q", put(program, "q", "a")[0])
+    told = (
+        "fdbqueue: no task of 'q' waits: 0 taken, 1 buried; it is full. First mend or stop what fails, which"
+        " `fdbqueue dead classes q` tells, or else it fills again. Then"
+        " `fdbqueue delete q --where state=buried --where class=CLASS` makes room.\n"
+    )
+    assert program.run("explain", "q") == (1, "", told)
+    assert program.run("delete", "q", "--where", "state=buried", "--where", "class=")[0] == 0
+    assert listed(program, "buried") == []
+
+
 def test_explain_tells_of_a_task_that_the_line_has_lost(program: Within) -> None:
     program.run("create", "q")
     put(program, "q", "a")

@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 import fdbqueue
-from fdbqueue import Severity, TaskQueue, diagnose
+from fdbqueue import Failure, Severity, TaskQueue, TaskState, diagnose
 from fdbqueue.core import limits
 from fdbqueue.core.errors import DatabaseClosed, InvalidArgument
-from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
+from fdbqueue.core.root_keys import DEFAULT_ROOT
 from fdbqueue.core.seam import FDBError
 from fdbqueue.operate import checks, diagnosis
 from fdbqueue.operate.checks import Beat, DirectoryState, JournalState, Look, OpenFiles, check_directory
@@ -52,6 +52,21 @@ def test_a_queue_without_workers_is_told(db, space):
         ("queues", "fdbqueue work q MODULE:FUNCTION")
     ]
     assert found.severity == Severity.WARNING
+
+
+def test_the_class_that_fills_a_queue_is_told(db, space):
+    """The class with the most buried tasks, and the command that removes them, which makes room."""
+    queue = TaskQueue.create(db, "q", "limfifottl", capacity=3, root=space)
+    ids = [queue.put(db, n).id for n in range(3)]
+    for error in ("Gone", "Late", "Gone"):
+        queue.bury(db, queue.take(db, 5), failure=Failure(error))
+    *_, check = [one for one in diagnose(db, watch_s=0, root=space).checks if one.name == "queues"]
+    assert check.cure == (
+        "First mend or stop what fails, 2 failures of Gone, or else it fills again. Then"
+        " `fdbqueue delete q --where state=buried --where class=Gone` makes room."
+    )
+    assert queue.change(db, {"state": "buried", "class": "Gone"}, do="delete").changed == 2
+    assert [task.id for task in queue.tasks(db, TaskState.BURIED, 9)] == [ids[1]]
 
 
 def test_a_check_that_fails_is_told(db, space, monkeypatch):
@@ -158,7 +173,7 @@ def test_processes_of_another_host_are_not_looked_for_here():
         host, own = db.runtime.host_name(), db.runtime.process_id()
         processes = ((host, 7), ("elsewhere", 8))
         look = Look(0, 0, {"a": Beat(0, 0, "", processes)})
-        examination = Examination(db, RootKeys(DEFAULT_ROOT), Overview())
+        examination = Examination(db, DEFAULT_ROOT, Overview())
         assert examination._processes_here(look) == sorted({own, 7})
 
 

@@ -54,7 +54,7 @@ def found(before: TaskFigures, now: TaskFigures) -> list[tuple[Severity, str]]:
         ({"buried": 1}, [(Severity.WARNING, "tasks")]),
         ({"sweep_lag_s": 60.0}, [(Severity.WARNING, "Start")]),
         ({"ready": 1, "workers": 1, "delayed": 1, "capacity": 2}, [(Severity.WARNING, "Start")]),
-        ({"buried": 2, "capacity": 2}, [(Severity.WARNING, "tasks"), (Severity.WARNING, "Kick")]),
+        ({"buried": 2, "capacity": 2}, [(Severity.WARNING, "tasks"), (Severity.WARNING, "First")]),
         ({"calls": calls(put=2_001)}, [(Severity.WARNING, "Take")]),
         ({"calls": calls(put=1_999)}, [(Severity.FINE, "")]),
         ({"calls": calls(put=3_999), "partitions": 2}, [(Severity.FINE, "")]),
@@ -70,7 +70,8 @@ def test_a_queue_full_of_buried_tasks_tells_the_command() -> None:
     full = replace(IDLE, buried=2, ready=1, capacity=3)
     *_, check = check_queues(figures(0, full), figures(1, full))
     assert check.cure == (
-        "Kick or delete its buried tasks: `fdbqueue dead classes 'my mails'` tells why they failed."
+        "First mend or stop what fails, which `fdbqueue dead classes 'my mails'` tells, or else it fills"
+        " again. Then `fdbqueue delete 'my mails' --where state=buried --where class=CLASS` makes room."
     )
 
 

@@ -7,7 +7,6 @@ from fdb.subspace_impl import Subspace
 
 from fdbqueue import Database, Overview, Schedule, ScheduleStatus, Severity, TaskQueue, diagnose
 from fdbqueue.core import limits
-from fdbqueue.core.root_keys import RootKeys
 from fdbqueue.operate.diagnosis import Examination, check_schedules
 
 NOW = 1_000_000.0
@@ -72,6 +71,6 @@ def test_a_queue_beyond_the_listed_ones_is_not_missing(
         TaskQueue.create(db, name, root=space)
     Schedule.create(db, "nightly", every=600, queue="reports", root=space)
     monkeypatch.setattr(limits, "QUEUES_LISTED_MAX", 1)
-    examination = Examination(db, RootKeys(space), Overview(limit=1, root=space))
+    examination = Examination(db, space, Overview(limit=1, root=space))
     [found] = [one for one in examination.checks(0) if one.name == "schedules"]
     assert (found.severity, found.text) == (Severity.FINE, "1 schedule")

@@ -229,7 +229,10 @@ def test_the_error_of_a_queue_full_of_buried_tasks_tells_a_cure(bench: MakeBench
     b = bench("limfifottl", capacity=3, **({"partitions": partitions} if partitions > 1 else {}))
     for task in b.queue.put_many(b.db, range(3)):
         b.queue.bury(b.db, task)
-    cure = "Kick or delete its buried tasks: `fdbqueue dead classes bench` tells why they failed."
+    cure = (
+        "First mend or stop what fails, which `fdbqueue dead classes bench` tells, or else it fills again."
+        " Then `fdbqueue delete bench --where state=buried --where class=CLASS` makes room."
+    )
     for put in (lambda: b.queue.put(b.db, 9), lambda: b.queue.put(begin(b.db), 9)):
         with pytest.raises(QueueFull) as full:
             put()

@@ -1,5 +1,6 @@
 """Commands on the tasks of a queue: looks at one or at many, and the verbs that need no lease."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
@@ -54,6 +55,7 @@ from fdbqueue.operate.cli.show import (
 )
 from fdbqueue.operate.cli.wording import line_of
 from fdbqueue.tasks.queue import TaskQueue
+from fdbqueue.tasks.rows import cure_of_buried
 
 id_argument = click.argument("id_", metavar="ID")
 
@@ -158,6 +160,8 @@ def _first_that_waits(database: Database, queue: TaskQueue) -> str:
             return found[0].id
     others = queue.statistics(database)["tasks"]
     look = f" (`fdbqueue dead classes {queue.name}`)" if others["buried"] else ""
+    if 2 * others["buried"] > others["total"] >= (queue.options["capacity"] or math.inf):
+        look = f"; it is full.{cure_of_buried(queue.name)}"
     if lost := others["ready"]:
         raise Refused(
             f"no task of {queue.name!r} stands in line, but {lost:,} counted as ready: "

@@ -3,10 +3,10 @@
 Behind them stand the commands that end a contradiction, as they are typed.
 """
 
-import shlex
 from dataclasses import dataclass
 
 from fdbqueue.core.rows import Flaw
+from fdbqueue.tasks import rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,27 +51,9 @@ class Verification:
 
 def command(verb: str, queue: str | None, *arguments: str) -> str:
     """The command on a queue, with its options or other arguments; on the root without a queue."""
-    if queue is None:
-        return _joined("fdbqueue", verb, *arguments)
-    if queue.startswith("-"):
-        options = arguments if arguments and arguments[0].startswith("-") else ()
-        return _joined("fdbqueue", verb, *options, "--", queue, *arguments[len(options) :])
-    return _joined("fdbqueue", verb, queue, *arguments)
-
-
-def _joined(*words: str) -> str:
-    return " ".join(shlex.quote(word) if word.isprintable() else _escaped(word) for word in words)
-
-
-def _escaped(word: str) -> str:
-    """Quote a word with control characters for bash and zsh: a terminal would not show them."""
-    return "$'" + "".join(map(_as_shown, word)) + "'"
-
-
-def _as_shown(character: str) -> str:
-    if character.isprintable() and character not in "'\\":
-        return character
-    return "".join(f"\\x{byte:02x}" for byte in character.encode("utf-8", "surrogatepass"))
+    return (
+        rows.typed("fdbqueue", verb, *arguments) if queue is None else rows.command(queue, verb, *arguments)
+    )
 
 
 @dataclass(frozen=True)
