@@ -351,7 +351,7 @@ class Explanation:
     """False if its delay or lease is over, and no process has moved it since."""
     paused: bool
     holder: Holder | None
-    """Of a taken task."""
+    """Of a taken task, even if its lease is over and no process has swept it."""
     place: TaskPlace | None
     """Of a ready task that is swept, or of a buried one; None in a queue of a registered kind that is neither
     in one order nor in an order for each key.

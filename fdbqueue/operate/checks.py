@@ -220,6 +220,13 @@ class Beat:
     def hosts(self) -> set[str]:
         return {host for host, _ in self.process_ids}
 
+    @property
+    def ttr_s(self) -> float:
+        return self.deadline - self.at
+
+    def silent_s(self, now: float) -> float:
+        return now - self.at if self.age_s is None else self.age_s
+
 
 @dataclass(frozen=True)
 class Look:
@@ -285,7 +292,7 @@ def check_clocks(first: Look, second: Look) -> list[Check]:
 
 def _unknown(those: Sequence[Beat], text: str, data: Mapping[str, int]) -> Check:
     """A session beats within the watch of the cure."""
-    watch_s = max((beat.deadline - beat.at) / limits.BEATS_PER_TTR for beat in those) + 1
+    watch_s = max(beat.ttr_s / limits.BEATS_PER_TTR for beat in those) + 1
     such = "that" if len(those) == 1 else "such as that"
     told = f"the clock of {counted(len(those), 'session')} could not be checked, {such} of {those[0].place}"
     cure = f"fdbqueue doctor --watch {min(watch_s, limits.DOCTOR_WATCH_S_MAX):.0f}"
@@ -312,52 +319,41 @@ def check_workers(found: Sequence[Member], pause: Order | None, now: float) -> l
 
 def without_beats(look: Look) -> list[str]:
     """The first sessions that are overdue, or have missed a heartbeat."""
+    patience = 2 / limits.BEATS_PER_TTR
     missed = (
-        id_ for id_, beat in look.beats.items() if _is_overdue(beat, look) or _has_missed(beat, look.began)
+        id_
+        for id_, beat in look.beats.items()
+        if _is_overdue(beat, look) or beat.silent_s(look.began) > patience * beat.ttr_s
     )
     return list(islice(missed, limits.EXPLAINED_HOLDERS))
 
 
 def check_sessions(look: Look, held: Mapping[str, int] | None = None) -> list[Check]:
-    """A warning if sessions are overdue, or hold tasks and have missed a heartbeat: these stay taken until a
-    process ends the session. `held`: the numbers of tasks of `without_beats`.
+    """A warning if sessions are overdue, or have missed a heartbeat: their tasks stay taken until a process
+    ends the session, or their leases end by time. `held`: the numbers of tasks of `without_beats`. A
+    supervisor holds none, and its session is silent for long: it is told when it is overdue.
     """
     tasks, overdue = held or {}, [id_ for id_, beat in look.beats.items() if _is_overdue(beat, look)]
     holding = sorted((id_ for id_ in tasks if tasks[id_]), key=lambda id_: (id_ not in overdue, -tasks[id_]))
-    first = next(iter(holding or overdue), None)
+    silent = [id_ for id_ in without_beats(look) if look.beats[id_].ttr_s < limits.RUN_TTR_S]
+    first = next(iter(holding or overdue or silent), None)
     if first is None:
-        return [_before_deadlines(look)]
+        text = f"{counted(len(look.beats), 'session')} before the deadline{'s' * (len(look.beats) != 1)}"
+        return [fine(SESSIONS, text, live=len(look.beats))]
     beat, data = look.beats[first], {"overdue": len(overdue), "live": len(look.beats) - len(overdue)}
-    told = (
-        counted(len(overdue), "overdue session") if overdue else "no heartbeat of a session that holds tasks"
-    )
-    text, which = f"{told}, such as that of {beat.place}", "tasks stay"
+    told, which = "no heartbeat of a session", "leases end by their times"
+    cure = "Look at that process: dead, stopped (SIGCONT wakes it), or hanging."
+    if first in overdue:
+        told, which = counted(len(overdue), "overdue session"), "tasks stay taken"
+        cure = "Start a worker, or any program that takes: it ends the sessions of dead processes."
     if count := tasks.get(first):
-        text += f", for {look.began - beat.at if beat.age_s is None else beat.age_s:.0f} s"
-        which, data["held"] = f"{counted(count, 'task')} stay{'s' * (count == 1)}", count
-    cure = "Start a worker, or any program that takes: it ends the sessions of dead processes."
-    if first not in overdue:
-        cure = "Look at that process: dead, stopped (SIGCONT wakes it), or hanging. Its ttr gives them back."
-    return [warning(SESSIONS, f"{text}: its {which} taken", cure, **data)]
+        which, data["held"] = f"{counted(count, 'task')} stay{'s' * (count == 1)} taken", count
+    text = f"{told}, such as that of {beat.place}, for {beat.silent_s(look.began):.0f} s: its {which}"
+    return [warning(SESSIONS, text, cure, **data)]
 
 
 def _is_overdue(beat: Beat, look: Look) -> bool:
     return beat.deadline < look.began - limits.OVERDUE_WARNING_S
-
-
-def _before_deadlines(look: Look) -> Check:
-    """The number of sessions. One without its last heartbeat may be that of a dead process."""
-    count, silent = len(look.beats), [beat for beat in look.beats.values() if _has_missed(beat, look.began)]
-    text = "1 session before its deadline" if count == 1 else f"{count:,} sessions before their deadlines"
-    if silent:
-        has = "1 has" if len(silent) == 1 else f"{len(silent):,} have"
-        text += f"; {has} missed a heartbeat, such as that of {silent[0].place}"
-    return fine(SESSIONS, text, live=count, silent=len(silent))
-
-
-def _has_missed(beat: Beat, now: float) -> bool:
-    age_s = now - beat.at if beat.age_s is None else beat.age_s
-    return age_s > 2 * (beat.deadline - beat.at) / limits.BEATS_PER_TTR
 
 
 def _difference_s(first: Look, second: Look, id_: str, beat: Beat) -> float:

@@ -50,7 +50,7 @@ def explain(change: Change, id_: bytes) -> Explanation:
     waiting = _ask_waiting(change)
     workers = ask_workers(snapshot, shape.root, shape.name, now_us)
     was, record = _records(change, stored.value, id_)
-    payload, holder = ask_payload(tr, keys, record), _ask_holder(change, record)
+    payload, holder = ask_payload(tr, keys, record), _ask_holder(change, was)
     run = _ask_run(change, record)
     asked = [rows.ask_told(snapshot, record, now_us) for rows in rows_in_use(shape)]
     overtaker = ask_overtaker(change, record)

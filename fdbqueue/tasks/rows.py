@@ -294,7 +294,10 @@ def _delayed(found: Explanation) -> Iterator[Reason]:
 def _ready(found: Explanation, of_features: Sequence[Reason]) -> Iterator[Reason]:
     place = found.place or TaskPlace()
     if not found.swept:
-        yield Reason(Why.UNSWEPT, "It has become ready, and no process has swept it.", _SWEEP, found.now)
+        text = "It has become ready, and no process has swept it."
+        if silent_s := _silent_s(found.holder, found.now):
+            text += f" {told(found.holder)} held it, and has not beaten for {span(silent_s)}."
+        yield Reason(Why.UNSWEPT, text, _SWEEP, found.now)
     yield from of_features
     if found.held is not None:
         yield _key_held(found.held)
@@ -353,7 +356,10 @@ def _takers(found: Explanation, is_held: bool) -> Reason:
         busy = f"{_counted(found.workers, 'worker')} of the queue, and none of them waits for a task"
         return Reason(Why.WORKERS_BUSY, f"{busy}{_busy_with(found)}.", _cure_of_busy(found))
     work = command(found.queue, "work", "MODULE:FUNCTION")
-    return Reason(Why.NO_WORKER, "No worker takes from the queue, and no call waits.", work)
+    text, failed = "No worker takes from the queue, and no call waits.", found.last_failure
+    if failed is not None and failed.error == "LeaseLost" and not failed.worker:
+        text += " Its last lease ended by its time: `fdbqueue doctor` names processes that are silent."
+    return Reason(Why.NO_WORKER, text, work)
 
 
 def _busy_with(found: Explanation) -> str:

@@ -107,23 +107,32 @@ def test_overdue_sessions_are_told() -> None:
     assert (found.severity, found.data) == (Severity.WARNING, {"overdue": 1, "live": 1})
 
 
-def test_a_session_that_missed_a_heartbeat_is_told() -> None:
-    """Its process may be dead, and it counts until its deadline: one of a supervisor lasts an hour."""
-    (found,) = check_sessions(look(100.0, quiet=79.0, alive=99.0))
-    assert (found.severity, found.data) == (Severity.FINE, {"live": 2, "silent": 1})
-    assert found.text == "2 sessions before their deadlines; 1 has missed a heartbeat, such as that of quiet"
+def test_a_silent_session_without_tasks_is_told() -> None:
+    """Its process may be dead, and its leases may have ended by time."""
+    (found,) = check_sessions(look(100.0, quiet=79.0, alive=99.0), {"quiet": 0})
+    assert (found.severity, found.data) == (Severity.WARNING, {"overdue": 0, "live": 2})
+    assert found.text == (
+        "no heartbeat of a session, such as that of quiet, for 21 s: its leases end by their times"
+    )
+    assert found.cure == "Look at that process: dead, stopped (SIGCONT wakes it), or hanging."
+
+
+def test_the_silent_session_of_a_supervisor_is_fine() -> None:
+    """It holds no task, and would be told for an hour."""
+    quiet, alive = Beat(7_000.0, 7_000.0 + limits.RUN_TTR_S, "quiet"), Beat(9_999.0, 10_029.0, "alive")
+    (found,) = check_sessions(Look(10_000.0, 10_000.1, {"quiet": quiet, "alive": alive}))
+    assert (found.severity, found.text) == (Severity.FINE, "2 sessions before the deadlines")
     (found,) = check_sessions(look(100.0, alive=99.0))
-    assert (found.text, found.data) == ("1 session before its deadline", {"live": 1, "silent": 0})
+    assert (found.text, found.data) == ("1 session before the deadline", {"live": 1})
 
 
-def test_a_silent_session_that_holds_tasks_is_a_warning() -> None:
-    """A supervisor holds none, and is silent for long."""
+def test_a_silent_session_that_holds_tasks_is_told_first() -> None:
     seen = look(100.0, quiet=79.0, alive=99.0, none=78.0)
     assert without_beats(seen) == ["quiet", "none"]
     (found,) = check_sessions(seen, {"quiet": 40, "none": 0})
     assert (found.severity, found.data) == (Severity.WARNING, {"overdue": 0, "live": 3, "held": 40})
     assert found.text == (
-        "no heartbeat of a session that holds tasks, such as that of quiet, for 21 s: its 40 tasks stay taken"
+        "no heartbeat of a session, such as that of quiet, for 21 s: its 40 tasks stay taken"
     )
     assert found.cure.startswith("Look at that process: dead, stopped")
     (found,) = check_sessions(look(100.0, dead=1.0, quiet=79.0), {"quiet": 40, "dead": 1})

@@ -199,6 +199,26 @@ def test_a_fair_queue_tells_the_round_of_a_task(bench: MakeBench) -> None:
     assert explained(b, other).place == TaskPlace(0, 0, True, True, place.current_round, place.current_round)
 
 
+def test_a_lease_that_has_ended_by_time_names_its_process(bench: MakeBench) -> None:
+    """A sweep reads no session, so it stores none: until then the task names it, and then `doctor`."""
+    b = bench(kind="fifottl", ttr=20)
+    id_ = b.put("x")
+    session = Session(b.db, ttr=30)
+    b.queue.take(b.db, 0, session=session)
+    b.clock.advance(21)
+    found = explained(b, id_)
+    assert (found.task.state, found.holder.session) == ("r", session.id.hex())
+    assert found.reasons[0].why == Why.UNSWEPT
+    assert found.reasons[0].text == (
+        f"It has become ready, and no process has swept it. {HERE} held it, and has not beaten for 21 s."
+    )
+    b.sweep()
+    assert explained(b, id_).reasons[-1].text == (
+        "No worker takes from the queue, and no call waits. Its last lease ended by its time:"
+        " `fdbqueue doctor` names processes that are silent."
+    )
+
+
 def test_an_overdue_holder_counts_as_ended(bench: MakeBench) -> None:
     """Nothing has swept it yet: that is when an operator looks."""
     b = bench()
