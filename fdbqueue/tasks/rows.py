@@ -414,7 +414,7 @@ def _as_shown(character: str) -> str:
 def cure_of_buried(queue: str, error: str | None = None, count: int = 0) -> str:
     """Of a full queue, if most of its tasks are buried: `count` of them by that class of failure."""
     what = f"which `{command(queue, 'dead classes')}` tells"
-    if error is not None:
+    if error:
         what = f"{counted(count, 'failure')} of {visible(error)}"
     where = ("--where", "state=buried", "--where", f"class={'CLASS' if error is None else error}")
     return (

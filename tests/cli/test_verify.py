@@ -109,6 +109,25 @@ def test_the_cure_names_the_database(program: Within) -> None:
     assert told[3].endswith(" work q MODULE:FUNCTION")
 
 
+@pytest.mark.commits_by_hand  # a check has a timeout
+def test_a_command_within_a_cure_names_the_database(program: Within) -> None:
+    program.run("create", "q", "--kind", "limfifottl", "--capacity", "1")
+    program.run("put", "q", "task")
+    (task,) = program.rows("tasks", "q")
+    program.run("bury", "q", task["id"])
+    (cure,) = [row["cure"] for row in program.rows("doctor", "--watch", "0") if "is full" in row["text"]]
+    wanted = ["delete", "q", "--where", "state=buried", "--where", "class="]
+    command = shlex.split(cure.split("`")[-2])
+    assert (command[:3], command[-6:]) == (["fdbqueue", "--url", program.url], wanted)
+    assert program.run(*command[3:])[0] == 0
+    assert program.rows("tasks", "q") == []
+
+
+def test_a_cure_with_fdbcli_names_the_cluster_file(program: Within) -> None:
+    cure = program.rows("--url", "fdb:/no/file?tag=a", "doctor")[0]["cure"]
+    assert cure.endswith("`fdbcli -C /no/file --exec status`.")
+
+
 def test_a_missing_database_is_a_failure(program: Within, tmp_path) -> None:
     """Versions are told, since a report of a defect needs them."""
     status, out, err = program.run("--url", f"embedded:{tmp_path}/none", "doctor", "--json")

@@ -406,14 +406,16 @@ def group(name: str) -> Callable[[Callable[[], None]], click.Group]:
 
 
 def in_this_place(told: str) -> str:
-    """Return a command that a message tells, with the options that name the database and the root."""
+    """Return a cure with the options, in each command that it tells, that name the database and the root."""
     context = click.get_current_context()
     given = {
         "--url": context.params.get("url") or context.meta[OUTER_URL],
         "--root": context.params.get("root") or context.meta[OUTER_ROOT],
     }
     where = "".join(f" {name} {shlex.quote(value)}" for name, value in given.items() if value)
-    return f"fdbqueue{where} {told.removeprefix(PROGRAM)}" if told.startswith(PROGRAM) else told
+    told = f"`{told}".replace(f"`{PROGRAM}", f"`fdbqueue{where} ")[1:]
+    file = Place.of(given["--url"], None).cluster_file
+    return told.replace("`fdbcli ", f"`fdbcli -C {shlex.quote(file)} ") if file else told
 
 
 def again(*words: str) -> str:

@@ -30,6 +30,7 @@ from fdbqueue.operate.cli.frame import (
     cli,
     command,
     first_option,
+    in_this_place,
     queue_argument,
     queue_names,
     queue_options,
@@ -458,7 +459,8 @@ def spread(
             return
         servers = StorageServers(database)
         if not servers.are_settled():
-            raise Refused("the cluster is not healthy, or moves data: see `fdbcli --exec status`")
+            see = in_this_place("`fdbcli --exec status`")
+            raise Refused(f"the cluster is not healthy, or moves data: see {see}")
         here.note(database)
         told = (lambda _: None) if here.as_json else say
         done = Spreading(servers, database.runtime, prefixes, run_lines, told, timeout).run()
@@ -511,7 +513,7 @@ def _fdbcli(url: str) -> Callable[[Sequence[str]], str]:
     program = shutil.which(FDBCLI)
     if program is None:
         raise CommandError("there is no fdbcli on the PATH: without --apply, the lines are printed for it")
-    cluster_file = url.removeprefix("fdb:").partition("?")[0]
+    cluster_file = Place.of(url, None).cluster_file
     start = [program, *(["-C", cluster_file] if cluster_file else []), "--exec"]
 
     return lambda lines: "".join(_run([*start, ";".join(some)]) for some in _in_runs(lines))

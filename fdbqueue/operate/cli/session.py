@@ -68,6 +68,12 @@ class Place:
     url: str
     root: Subspace
 
+    @property
+    def cluster_file(self) -> str:
+        """Empty for the default one, and for another database."""
+        scheme, _, rest = self.url.partition(":")
+        return rest.partition("?")[0] if scheme == "fdb" else ""
+
     @classmethod
     def of(cls, url: str | None, root: str | None, shared: bool = False) -> "Place":
         """Return the place of --url, --root and --shared-directory; None is the default.
