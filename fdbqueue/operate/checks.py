@@ -272,11 +272,12 @@ def check_clocks(first: Look, second: Look) -> list[Check]:
     the number of clocks that were compared. A dead session counts for none.
     """
     known = [(id_, beat, _difference_s(first, second, id_, beat)) for id_, beat in second.beats.items()]
-    found = [_skew(beat, least_s) for _, beat, least_s in known if abs(least_s) > limits.CLOCK_WARNING_S]
-    compared, mute = list[Beat](), list[Beat]()
+    wrong = [(beat, least_s) for _, beat, least_s in known if abs(least_s) > limits.CLOCK_WARNING_S]
+    compared, mute, right = list[Beat](), list[Beat](), set[str]()
     for id_, beat, least_s in known:
         if least_s or beat.age_s is not None or _is_renewed(first, id_, beat):
             compared.append(beat)
+            right |= beat.hosts if (beat, least_s) not in wrong else set()
         elif beat.deadline > second.began:
             mute.append(beat)
     hosts = {place for beat in compared for place in beat.hosts}
@@ -285,6 +286,7 @@ def check_clocks(first: Look, second: Look) -> list[Check]:
     text = f"{count} of {counted(len(second.beats), 'session')} agree{'s' * (count == 1)} with this clock"
     text += f"; {silent} tell{'s' * (silent == 1)} no time" if silent else ""
     data = {"compared": count, "unchecked": silent, "sessions": len(second.beats)}
+    found = [_skew(beat, least_s, beat.hosts <= right) for beat, least_s in wrong]
     if unknown:
         found.append(_unknown(unknown, text, data))
     return found or [fine(CLOCKS, text, **data)]
@@ -338,8 +340,7 @@ def check_sessions(look: Look, held: Mapping[str, int] | None = None) -> list[Ch
     silent = [id_ for id_ in without_beats(look) if look.beats[id_].ttr_s < limits.RUN_TTR_S]
     first = next(iter(holding or overdue or silent), None)
     if first is None:
-        text = f"{counted(len(look.beats), 'session')} before the deadline{'s' * (len(look.beats) != 1)}"
-        return [fine(SESSIONS, text, live=len(look.beats))]
+        return [fine(SESSIONS, f"{counted(len(look.beats), 'session')} alive", live=len(look.beats))]
     beat, data = look.beats[first], {"overdue": len(overdue), "live": len(look.beats) - len(overdue)}
     told, which = "no heartbeat of a session", "leases end by their times"
     cure = "Look at that process: dead, stopped (SIGCONT wakes it), or hanging."
@@ -378,11 +379,14 @@ def _is_renewed(first: Look, id_: str, beat: Beat) -> bool:
     return before is not None and before.at != beat.at
 
 
-def _skew(beat: Beat, least_s: float) -> Check:
+def _skew(beat: Beat, least_s: float, is_alone: bool) -> Check:
     side = "ahead of" if least_s > 0 else "behind"
     text = f"the clock of {beat.place} is {side} this one by at least {abs(least_s):.1f} s"
-    make = failure if abs(least_s) > limits.CLOCK_SKEW_S else warning
-    return make(CLOCKS, text, CLOCK_CURE, place=beat.place, difference_s=least_s)
+    make, cure = failure if abs(least_s) > limits.CLOCK_SKEW_S else warning, CLOCK_CURE
+    if is_alone and beat.process_ids:
+        drain = " ".join(f"{host}:{process_id}" for host, process_id in beat.process_ids)
+        cure = f"fdbqueue fleet drain {drain}  # then start it again: others of its host are right"
+    return make(CLOCKS, text, cure, place=beat.place, difference_s=least_s)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from fdbqueue import Session, Severity, TaskState
 from fdbqueue.core import limits
 from fdbqueue.core.root_keys import DEFAULT_ROOT, RootKeys
 from fdbqueue.core.runtime import RealRuntime
+from fdbqueue.operate import checks
 from fdbqueue.operate.checks import Beat, Look, check_clocks, check_sessions, look_at_beats, without_beats
 from fdbqueue.tasks.ending import held_by
 from tests.tasks.support import StillClock
@@ -96,6 +97,18 @@ def test_a_wrong_clock_hides_no_clock_that_was_not_checked() -> None:
     assert found[0].text == "the clock of here, process 7 is behind this one by at least 58.0 s"
 
 
+def test_one_wrong_clock_of_a_host_is_that_of_its_process() -> None:
+    """Each process has the clock of its host: if others are right there, it has changed its own."""
+    wrong, right = of_host(33.0, "here", 10.0), of_host(90.0, "here", 10.0)
+    for beats, cure in (
+        ({"a": wrong}, checks.CLOCK_CURE),
+        ({"a": wrong, "b": wrong, "c": replace(right, process_ids=(("there", 8),))}, checks.CLOCK_CURE),
+        ({"a": wrong, "b": right}, "fdbqueue fleet drain here:7"),
+    ):
+        found = check_clocks(replace(look(100.0), beats=beats), replace(look(103.0), beats=beats))
+        assert found[0].cure.startswith(cure)
+
+
 def test_each_clock_that_differs_is_told() -> None:
     found = check_clocks(look(100.0, a=90.0, b=90.0, c=99.0), look(103.0, a=91.0, b=92.0, c=101.0))
     assert [check.data["place"] for check in found] == ["a", "b"]
@@ -121,9 +134,9 @@ def test_the_silent_session_of_a_supervisor_is_fine() -> None:
     """It holds no task, and would be told for an hour."""
     quiet, alive = Beat(7_000.0, 7_000.0 + limits.RUN_TTR_S, "quiet"), Beat(9_999.0, 10_029.0, "alive")
     (found,) = check_sessions(Look(10_000.0, 10_000.1, {"quiet": quiet, "alive": alive}))
-    assert (found.severity, found.text) == (Severity.FINE, "2 sessions before the deadlines")
+    assert (found.severity, found.text) == (Severity.FINE, "2 sessions alive")
     (found,) = check_sessions(look(100.0, alive=99.0))
-    assert (found.text, found.data) == ("1 session before the deadline", {"live": 1})
+    assert (found.text, found.data) == ("1 session alive", {"live": 1})
 
 
 def test_a_silent_session_that_holds_tasks_is_told_first() -> None:
