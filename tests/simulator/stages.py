@@ -45,8 +45,10 @@ _CAN_HAPPEN = 1e-12
 _RARER = 0.25
 """A call has more waits for answers than in our own simulation."""
 _STALL_MAX_S = 20.0
-_LIMITS = {"RECEIPT_STALE_S": 60.0, "SCHEDULES_SOUGHT_EVERY_S": float("inf")}
-"""A day without a receipt is too long for a simulator of a whole cluster."""
+_LIMITS = {"RECEIPT_STALE_S": 180.0, "SCHEDULES_SOUGHT_EVERY_S": float("inf")}
+"""A day is too long for a simulator of a whole cluster. The faults last 60 s, and a call has to end before
+its receipt is stale.
+"""
 _LOOK_S, _END_S = 0.1, 1_500.0
 _ENOUGH_S = 1_000.0
 """A survivor goes on for this time: a cluster after faults is slow."""
