@@ -97,5 +97,7 @@ def test_charts_of_a_month_need_no_script(house: Site) -> None:
     with tab(house.browser, house.url, java_script_enabled=False, extra_http_headers=headers) as here:
         page = here.open("/queues/mail")
         page.get_by_role("link", name="Chronicle").click()
-        sizes = [chart.bounding_box() for chart in page.get_by_role("img").all()]
+        charts = page.get_by_role("img")
+        charts.nth(3).wait_for()
+        sizes = [chart.bounding_box() for chart in charts.all()]
         assert [size["width"] > 300 and size["height"] > 50 for size in sizes if size] == [True] * 4
