@@ -2,8 +2,9 @@
 
 R is the root, by default `Subspace(("fdbqueue",))`. Values are tuples unless a comment says otherwise. The
 comment of a column has its parts and its value, and behind the semicolon its readers. R[2, id] is the
-subspace of a queue. limits/rule.py builds the keys in R[16] and R[17]. celery/databases.py, taskiq/broker.py
-and integrations/common.py build those in R["celery"], R["taskiq"] and R["results"].
+subspace of a queue. limits/rule.py builds the keys in R[16] and R[17]. beanstalkd/keys.py,
+celery/databases.py, taskiq/broker.py and integrations/common.py build those in R["beanstalkd"], R["celery"],
+R["taskiq"] and R["results"].
 
 `id` is never used twice, so a handle to a dropped queue cannot reach the contents of its successor. A
 `run` is the id of a supervisor's session. `time` is that of the next look at a schedule, in microseconds. A
@@ -64,7 +65,7 @@ PURGE = R.packed(20, int, bytes)  # id, purge: see operate/exports/trash.py; lat
 TRASHED = R.packed(21, int, bytes, bytes)  # id, purge, task and number: a piece of the task; a restore
 PURGES, TRASHED_OF, TRASHED_BY = TRASH.packed(20, int), TRASH.packed(21, int), TRASH.packed(21, int, bytes)
 TRASH_OVER = R.packed(22, bytes, int)  # purge, id: empty; sweeps: the purges that are over
-CELERY, RESULTS, TASKIQ = "celery", "results", "taskiq"
+BEANSTALKD, CELERY, RESULTS, TASKIQ = "beanstalkd", "celery", "results", "taskiq"
 LIMITED = 17
 
 # Rows of a group, behind its id: counts of all its members, to which every end adds; the time of its cancel,
@@ -90,6 +91,7 @@ _SHAPES: dict[Any, list[list[type]]] = {
         [str, int, bytes, int, int, bytes],
         [str, int, bytes, int, int, int, bytes],
     ],
+    BEANSTALKD: [[int], [int, int], [int, bytes]],
     CELERY: [
         [int, str, str, str],
         [int, str],

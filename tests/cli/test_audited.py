@@ -37,7 +37,19 @@ LOOKS = {
     *("partitions", "peek", "queues", "redrive status", "schedule list", "schedule next", "schedule show"),
     *("size", "stats", "tasks", "top", "trash list", "waiting"),
 }
-WORK = {"ack", "dashboard", "elements add", "get", "group create", "put", "release", "take", "touch", "work"}
+WORK = {
+    "ack",
+    "dashboard",
+    "elements add",
+    "get",
+    "group create",
+    "put",
+    "release",
+    "serve",
+    "take",
+    "touch",
+    "work",
+}
 """What programs do with their own tasks, by hand."""
 # Actions as they are typed: names of tasks are those of `things`.
 ACTIONS = {

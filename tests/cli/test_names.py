@@ -103,9 +103,9 @@ ON_NO_QUEUE: dict[str, list[str]] = {
     "schedule create": ["tick", "Q", "--every", "60"],
     "import file": ["exported"],
 }
-WITHOUT_A_PLACE = {"completion", "conformance", "dashboard", "demo", "doctor", "estimate"}
-"""`doctor` tells of a place without a database: tests/cli/test_verify.py. `dashboard` needs an extra first:
-tests/cli/test_dashboard.py."""
+WITHOUT_A_PLACE = {"completion", "conformance", "dashboard", "demo", "doctor", "estimate", "serve"}
+"""`doctor` tells of a place without a database: tests/cli/test_verify.py. `dashboard` and `serve` need an extra
+first: tests/cli/test_dashboard.py, tests/beanstalkd."""
 
 
 ALL = {**COMMANDS, **NAMED, **ON_NO_QUEUE}

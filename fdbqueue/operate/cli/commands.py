@@ -78,6 +78,7 @@ COMMANDS: Mapping[str, Named] = {
         "result": "tasks: Print the result of a task of QUEUE as JSON: the value that its handler returned.",
         "resume": "queues: Let tasks be taken from QUEUE again, after `pause`.",
         "schedule": "beside: Put tasks at given times, by cron expressions or every S seconds.",
+        "serve": "serving: Serve task queues to the clients of another protocol: beanstalkd's.",
         "size": "items: Print the number of items in QUEUE.",
         "spread": "queues: Print the lines of fdbcli that put the partitions of QUEUE on different storage servers.",
         "stats": "queues: Print the statistics of QUEUE; without QUEUE, of all queues.",

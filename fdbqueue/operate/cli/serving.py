@@ -1,16 +1,21 @@
-"""The commands that serve: `dashboard`, the queues in a browser; `metrics`, their figures for Prometheus."""
+"""The commands that serve: `dashboard`, the queues in a browser; `metrics`, their figures for Prometheus;
+`serve`, task queues by another protocol.
+"""
 
+import asyncio
 import os
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
 from fdbqueue.core import limits
-from fdbqueue.core.open import is_loopback
+from fdbqueue.core.open import PRIVATE_URL, is_loopback
 from fdbqueue.core.runtime import RealRuntime
+from fdbqueue.core.signals import Interrupted
 from fdbqueue.fleet.logs import logging_at
 from fdbqueue.operate.cli.exits import CommandError, say
 from fdbqueue.operate.cli.frame import PORTS, Here, UsablePath, cli, command, queue_names
@@ -115,6 +120,101 @@ def _token(file: Path | None) -> str | None:
     if token is not None and len(token) < limits.TOKEN_LENGTH_MIN:
         raise CommandError(f"the token of {source} has less than {limits.TOKEN_LENGTH_MIN} characters")
     return token
+
+
+@command(cli, json=False)
+@click.option("--beanstalkd", "address", required=True, metavar="ADDRESS", help="HOST:PORT or unix:PATH")
+@click.option(
+    "--max-job-size",
+    type=click.IntRange(1, limits.BATCH_BYTES_MAX),
+    default=65_535,
+    metavar="BYTES",
+    help="of the body of a job [65535]",
+)
+@click.option("--create", is_flag=True, help="make the database, if there is none")
+@click.option("--public", is_flag=True, help="allow an ADDRESS of a network: its clients need no password")
+def serve(here: Here, address: str, max_job_size: int, create: bool, public: bool) -> None:
+    """Serve task queues to the clients of another protocol: beanstalkd's.
+
+    A tube is the queue beanstalkd/TUBE; a put is answered after its commit. Clients have no password. So an
+    ADDRESS that is not of this machine alone needs --public; a socket at unix:PATH is for this user. SIGUSR1
+    lets the server take no new jobs.
+    """
+    with _extra("aio", "serve needs", "greenlet"):
+        from fdbqueue.integrations.beanstalkd.serving import serve as serving
+    place = Address.of(address)
+    if not place.is_local and not public:
+        raise CommandError(
+            f"{place.host} is not an address of this machine alone, and clients have no password: give "
+            "--public if its network may use all tubes"
+        )
+    if here.url != PRIVATE_URL:
+        with here.database(create=create, timeout_s=None):
+            pass  # its errors say what to do
+    with logging_at("info"), place.listening() as listening:
+
+        async def listen(connection: Callable[[], Any]) -> asyncio.Server:
+            loop = asyncio.get_running_loop()
+            return await loop.create_server(connection, sock=listening, backlog=_BACKLOG)
+
+        def tell() -> None:
+            say(f"serving beanstalkd's protocol at {place.told(listening)}")
+
+        ended_by = asyncio.run(serving(here.url, here.root, max_job_size, listen, tell))
+    if ended_by:
+        raise Interrupted(ended_by)
+
+
+_BACKLOG = 1024
+
+
+class Address(NamedTuple):
+    """Where `serve` listens."""
+
+    host: str
+    """Empty for a socket at a path."""
+    port: int
+    path: str
+
+    @classmethod
+    def of(cls, address: str) -> "Address":
+        host, _, rest = address.rpartition(":")
+        if host == "unix" and rest:
+            return cls("", 0, rest)
+        if host and rest.isdecimal() and int(rest) < 65_536:
+            return cls(host.strip("[]"), int(rest), "")
+        raise click.BadParameter("it is neither HOST:PORT nor unix:PATH", param_hint="--beanstalkd")
+
+    @property
+    def is_local(self) -> bool:
+        return not self.host or is_loopback(self.host)
+
+    def told(self, listening: socket.socket) -> str:
+        return self.path or "{}:{}".format(*listening.getsockname()[:2])
+
+    @contextmanager
+    def listening(self) -> Iterator[socket.socket]:
+        """A socket that listens; that of a path is for this user alone, and its end removes it.
+
+        Raises: CommandError.
+        """
+        with _listening(self.host or self.path, self.port), self._bound() as bound:
+            yield bound
+        if self.path:
+            os.unlink(self.path)
+
+    def _bound(self) -> socket.socket:
+        if self.host:
+            family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
+            return socket.create_server((self.host, self.port), family=family, backlog=_BACKLOG)
+        before = os.umask(0o177)
+        try:
+            made = socket.socket(socket.AF_UNIX)
+            made.bind(self.path)
+        finally:
+            os.umask(before)
+        made.listen(_BACKLOG)
+        return made
 
 
 @command(cli, json=False)

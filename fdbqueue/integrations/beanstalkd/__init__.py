@@ -1,0 +1,1 @@
+"""beanstalkd's protocol over task queues: `fdbqueue serve --beanstalkd` (docs/beanstalkd.md)."""
