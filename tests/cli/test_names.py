@@ -104,8 +104,8 @@ ON_NO_QUEUE: dict[str, list[str]] = {
     "import file": ["exported"],
 }
 WITHOUT_A_PLACE = {"completion", "conformance", "dashboard", "demo", "doctor", "estimate", "serve"}
-"""`doctor` tells of a place without a database: tests/cli/test_verify.py. `dashboard` and `serve` need an extra
-first: tests/cli/test_dashboard.py, tests/beanstalkd."""
+"""`doctor` tells of a place without a database: tests/cli/test_verify.py. `dashboard` and `serve` need an
+extra first: tests/cli/test_dashboard.py, tests/beanstalkd."""
 
 
 ALL = {**COMMANDS, **NAMED, **ON_NO_QUEUE}
