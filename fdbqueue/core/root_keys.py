@@ -91,7 +91,7 @@ _SHAPES: dict[Any, list[list[type]]] = {
         [str, int, bytes, int, int, bytes],
         [str, int, bytes, int, int, int, bytes],
     ],
-    BEANSTALKD: [[int], [int, int], [int, bytes]],
+    BEANSTALKD: [[int], [int, int], [int, bytes], [int, str, int, bytes]],
     CELERY: [
         [int, str, str, str],
         [int, str],

@@ -10,6 +10,7 @@ Verbs take a transaction, and change nothing if they answer NOT_FOUND.
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from fdb.subspace_impl import Subspace
@@ -229,7 +230,11 @@ class Jobs:
             return None
         tube = row.tube
         found = self._about(tr, row, take)
-        return found if isinstance(found, Taken) else None
+        if not isinstance(found, Taken):
+            return None
+        if row.buried_us:
+            self.keys.set(tr, number, _counted(row, None), row)
+        return found
 
     def _made_ready(self, change: Change, record: Record) -> Record:
         if record.state == READY:
@@ -259,7 +264,8 @@ class Jobs:
         def bury(change: Change, record: Record) -> None:
             edges.bury(change, [replace(record, pri=pri)])
 
-        return self._end(tr, held, bury, protocol.BURIED, buries=1)
+        now_us = self.database.runtime.now_us()
+        return self._end(tr, held, bury, protocol.BURIED, buries=1, buried_us=now_us)
 
     def touch(self, tr: Transaction, held: Held) -> float | None:
         """The new end of the lease; None if it is over."""
@@ -313,7 +319,7 @@ class Jobs:
         row = self.keys.row(tr, number)
         if row is None or not self._about(tr, row, delete):
             return protocol.NOT_FOUND
-        self.keys.clear(tr, number, row.task)
+        self.keys.clear(tr, number, row.task, row)
         return protocol.DELETED
 
     def kick_job(self, tr: Transaction, number: int) -> bytes:
@@ -326,7 +332,7 @@ class Jobs:
         row = self.keys.row(tr, number)
         if row is None or not self._about(tr, row, kick):
             return protocol.NOT_FOUND
-        self.keys.set(tr, number, _counted(row, None, kicks=1))
+        self.keys.set(tr, number, _counted(row, None, kicks=1), row)
         return b"KICKED\r\n"
 
     def kick(self, tr: Transaction, tube: str, count: int) -> int:
@@ -335,7 +341,7 @@ class Jobs:
         def kick(changes: Sequence[Change]) -> list[Record]:
             kicked: list[Record] = []
             for change in changes:
-                kicked += edges.kick(change, _first_buried(change, count - len(kicked)))
+                kicked += edges.kick(change, self._first_buried(change, tube, count - len(kicked)))
             for change in () if kicked else changes:
                 kicked += edges.due(change, _first_delayed(change, count - len(kicked)))
             return kicked
@@ -345,7 +351,7 @@ class Jobs:
         numbers = [n for n in self.keys.numbers(tr, [record.id for record in kicked]) if n is not None]
         for number, row in zip(numbers, self.keys.rows(tr, numbers), strict=True):
             if row is not None:
-                self.keys.set(tr, number, _counted(row, None, kicks=1))
+                self.keys.set(tr, number, _counted(row, None, kicks=1), row)
         return len(kicked)
 
     def _about(self, tr: Transaction, row: Row, verb: Callable[[Change, Record], Any]) -> Any:
@@ -396,8 +402,10 @@ class Jobs:
     def first(self, tr: Transaction, tube: str, state: str, numbers: Numbers) -> tuple[int, bytes] | None:
         """Number and body of the first job of a tube in a state; a task of a program gets its number."""
 
+        first = _FIRST.get(state) or (lambda change, count: self._first_buried(change, tube, count))
+
         def look(changes: Sequence[Change]) -> tuple[Record, bytes] | None:
-            found = [(change, record) for change in changes for record in _FIRST[state](change, 1)]
+            found = [(change, record) for change in changes for record in first(change, 1)]
             if not found:
                 return None
             change, record = min(found, key=lambda pair: (pair[1].pri, pair[1].created_us))
@@ -408,6 +416,24 @@ class Jobs:
             return None
         [stored] = self.keys.numbers(tr, [found[0].id])
         return self._number_of(tr, tube, found[0].id, {found[0].id: stored}, numbers), found[1]
+
+    def _first_buried(self, change: Change, tube: str, count: int) -> list[Record]:
+        """The tasks that were buried first; behind them, those that a program has buried, by priority."""
+        if not count:
+            return []
+        tr, under, beside = change.tr, self.keys.burials(tube), change.shape.keys.buried
+        rows = tr.snapshot.get_range(under.start, under.stop, limit=count).to_list()
+        ids = [self.keys.buried_in(row.key) for row in rows]
+        found = _in_state(change, ids, BURIED)
+        if len(found) < count:
+            others = tr.snapshot.get_range(beside.start, beside.stop, limit=count).to_list()
+            known = {record.id for record in found}
+            more = [id_ for id_ in map(id_in, map(_key, others)) if id_ not in known]
+            found += _in_state(change, more, BURIED)
+        for row, id_ in zip(rows, ids, strict=True):
+            if change.plan is None and id_ not in {record.id for record in found}:
+                tr.clear(row.key)  # a program has kicked or ended it
+        return found[:count]
 
     def urgent(self, tr: Transaction, tube: str) -> int:
         """Ready jobs that are urgent; URGENT_COUNTED_MAX stands for more, too."""
@@ -423,10 +449,12 @@ class Jobs:
         return self.calls(tube).parts.look_at_all(tr, count)
 
 
-def _counted(row: Row, delay_s: int | None, releases: int = 0, buries: int = 0, kicks: int = 0) -> Row:
+def _counted(
+    row: Row, delay_s: int | None, releases: int = 0, buries: int = 0, kicks: int = 0, buried_us: int = 0
+) -> Row:
     delay_s = row.delay_s if delay_s is None else delay_s
     counts = (row.releases + releases, row.buries + buries, row.kicks + kicks)
-    return Row(row.tube, row.task, delay_s, *counts)
+    return Row(row.tube, row.task, delay_s, *counts, buried_us)
 
 
 def _waits(record: Record) -> bool:
@@ -436,12 +464,6 @@ def _waits(record: Record) -> bool:
 
 def _first_ready(change: Change, count: int) -> list[Record]:
     return list(change.shape.discipline.first(change.tr, count))
-
-
-def _first_buried(change: Change, count: int) -> list[Record]:
-    under = change.shape.keys.buried
-    rows = change.tr.snapshot.get_range(under.start, under.stop, limit=count).to_list() if count else []
-    return _in_state(change, [id_in(row.key) for row in rows], BURIED)[:count]
 
 
 def _first_delayed(change: Change, count: int) -> list[Record]:
@@ -463,8 +485,5 @@ def _in_state(change: Change, ids: Sequence[bytes], state: str) -> list[Record]:
     return [record for record in found if record.state == state and edges.as_of(record, change.now_us)]
 
 
-_FIRST: Mapping[str, Callable[[Change, int], list[Record]]] = {
-    READY: _first_ready,
-    BURIED: _first_buried,
-    DELAYED: _first_delayed,
-}
+_key = attrgetter("key")
+_FIRST: Mapping[str, Callable[[Change, int], list[Record]]] = {READY: _first_ready, DELAYED: _first_delayed}

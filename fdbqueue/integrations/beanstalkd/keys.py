@@ -21,6 +21,8 @@ B = Table()
 NEXT = B.packed(0)  # (number,), the first one that no server has; servers, for a block of numbers
 JOB = B.packed(1, int)  # number: see Row; every verb about a job that its connection does not hold
 NUMBER = B.packed(2, bytes)  # task: (number,); reserve, peek, kick
+BURIALS = B.packed(3, str)
+BURIAL = B.packed(3, str, int, bytes)  # tube, time_us, task: empty; buried jobs in the order of their burials
 
 
 class Row(NamedTuple):
@@ -33,6 +35,8 @@ class Row(NamedTuple):
     releases: int = 0
     buries: int = 0
     kicks: int = 0
+    buried_us: int = 0
+    """The time of its burial, while it is buried."""
 
 
 class JobKeys:
@@ -42,6 +46,11 @@ class JobKeys:
         prefix = root.prefix + layer.pack((BEANSTALKD,))
         self._next, self._job, self._number = NEXT.start(prefix), JOB.key(prefix), NUMBER.key(prefix)
         self._jobs, self._number_in = JOB.all(prefix), JOB.last(prefix)
+        self._burial, self.burials, self.buried_in = (
+            BURIAL.key(prefix),
+            BURIALS.under(prefix),
+            BURIAL.last(prefix),
+        )
 
     def reserve_numbers(self, tr: Transaction, count: int) -> int:
         """Give `count` numbers to this process. Return the first."""
@@ -49,7 +58,12 @@ class JobKeys:
         tr.set(self._next, layer.pack((first + count,)))
         return first
 
-    def set(self, tr: Transaction, number: int, row: Row) -> None:
+    def set(self, tr: Transaction, number: int, row: Row, old: Row | None = None) -> None:
+        """Write the row of a job, in place of `old`."""
+        if old is not None and old.buried_us:
+            tr.clear(self._burial(old.tube, old.buried_us, old.task))
+        if row.buried_us:
+            tr.set(self._burial(row.tube, row.buried_us, row.task), b"")
         tr.set(self._job(number), layer.pack(row))
 
     def add(self, tr: Transaction, number: int, row: Row) -> None:
@@ -57,7 +71,10 @@ class JobKeys:
         self.set(tr, number, row)
         tr.set(self._number(row.task), layer.pack((number,)))
 
-    def clear(self, tr: Transaction, number: int, task: bytes) -> None:
+    def clear(self, tr: Transaction, number: int, task: bytes, row: Row | None = None) -> None:
+        """Clear the rows of a job. `row`: that of a job that may be buried."""
+        if row is not None and row.buried_us:
+            tr.clear(self._burial(row.tube, row.buried_us, task))
         tr.clear(self._job(number))
         tr.clear(self._number(task))
 
@@ -91,13 +108,13 @@ class JobKeys:
                 tr.add_read_conflict_key(entry.key)
                 tr.clear(entry.key)
                 if row is not None:
-                    tr.clear(self._number(row.task))
+                    self.clear(tr, self._number_in(entry.key), row.task, row)
         return [self._number_in(entry.key) for entry in found]
 
 
 def _row_of(value: bytes | None) -> Row | None:
     try:
-        return None if value is None else Row(*layer.unpack(value)[:6])
+        return None if value is None else Row(*layer.unpack(value)[:7])
     except (*UNPACKING, TypeError):
         return None
 
