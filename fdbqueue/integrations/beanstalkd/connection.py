@@ -60,7 +60,7 @@ class Connection(Peer):
         """True: the commands that came before the end have their replies."""
         self.ended = True
         if self.waiter is not None:
-            self.waiter.expire()
+            self.waiter.hang_up()
         self._advance()
         return True
 

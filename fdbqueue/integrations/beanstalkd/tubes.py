@@ -105,6 +105,11 @@ class Waiter:
         """Answer that there is no job."""
         self._end(protocol.DEADLINE_SOON if self._connection.margin_s() <= 0 else protocol.TIMED_OUT)
 
+    def hang_up(self) -> None:
+        """The client sends no more, so the reserve waits no longer; its first try goes on to its end."""
+        if self._timer is not None:
+            self.expire()
+
     def drop(self) -> None:
         """The connection has gone."""
         self._leave()
