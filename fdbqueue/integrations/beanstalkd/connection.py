@@ -255,15 +255,21 @@ class Connection(Peer):
         held, jobs = self._held(number), self.server.jobs
         self._busy = True
         if held is None:
-            self._change(lambda tr, *_: jobs.delete(tr, number), then=partial(self._deleted, None))
+            self._change(lambda tr, *_: jobs.delete(tr, number), then=self._deleted_any)
         else:
             del self.held[number]
-            tube = self.server.tubes.get(held.tube)
-            self.server.batches.add(End(held.tube, held, partial(self._deleted, tube)))
+            self.server.batches.add(End(held.tube, held, partial(self._deleted, held.tube)))
 
-    def _deleted(self, tube: Tube | None, answer: bytes) -> None:
-        if tube is not None and answer == protocol.DELETED:
-            tube.deletes += 1
+    def _deleted_any(self, answer: str | bytes | None) -> None:
+        if isinstance(answer, str):
+            self._deleted(answer, protocol.DELETED)
+        else:
+            self.answer(answer or protocol.NOT_FOUND)
+
+    def _deleted(self, tube: str, answer: bytes) -> None:
+        known = self.server.tubes.get(tube)
+        if known is not None and answer == protocol.DELETED:
+            known.deletes += 1
         self.answer(answer)
 
     def _release(self, command: Command) -> bytes | None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
+from fdbqueue.aio.hub import Unheard
 from fdbqueue.core.database import run
 from fdbqueue.core.task import BURIED, DELAYED, READY, TAKEN
 from fdbqueue.core.version import __version__
@@ -61,6 +62,9 @@ class Figures:
 
     async def of_tube(self, name: str) -> bytes:
         found = (await self._stored()).get(name)
+        if found is not None and found.delayed + found.taken:
+            await self._server.database.hub.call(partial(self._server.jobs.sweep, name), Unheard())
+            found = (await self._stored()).get(name)
         if not self._exists(name, found):
             return protocol.NOT_FOUND
         known = self._server.tubes.get(name)
@@ -132,7 +136,8 @@ class Figures:
         return (known is not None and known.is_used) or (found is not None and _size(found) > 0)
 
     def _names(self, stored: Mapping[str, TaskFigures]) -> list[str]:
-        return sorted(name for name in {*self._server.tubes, *stored} if self._exists(name, stored.get(name)))
+        names = dict.fromkeys([*self._server.tubes, *stored])
+        return [name for name in names if self._exists(name, stored.get(name))]
 
     async def _stored(self) -> dict[str, TaskFigures]:
         """The figures of the queues of tubes."""

@@ -307,8 +307,8 @@ class Jobs:
 
     # Verbs about any job.
 
-    def delete(self, tr: Transaction, number: int) -> bytes:
-        """Delete a job that is not reserved."""
+    def delete(self, tr: Transaction, number: int) -> str | None:
+        """Delete a job that is not reserved. Return its tube; None if there is no such job."""
 
         def delete(change: Change, record: Record) -> bool:
             if record.state == TAKEN:
@@ -318,9 +318,9 @@ class Jobs:
 
         row = self.keys.row(tr, number)
         if row is None or not self._about(tr, row, delete):
-            return protocol.NOT_FOUND
+            return None
         self.keys.clear(tr, number, row.task, row)
-        return protocol.DELETED
+        return row.tube
 
     def kick_job(self, tr: Transaction, number: int) -> bytes:
         def kick(change: Change, record: Record) -> bool:
@@ -366,6 +366,10 @@ class Jobs:
             return None
 
     # Looks.
+
+    def sweep(self, tube: str) -> None:
+        """Sweep a batch of the jobs that are due."""
+        run(self.database, self.calls(tube).parts.tidy)
 
     def clear_stale(self, after: int, count: int) -> int:
         """Clear the rows of jobs without a task, among `count` of them. Return the number from which the next
