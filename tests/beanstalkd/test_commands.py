@@ -5,6 +5,7 @@ import threading
 import pytest
 
 from tests.beanstalkd.client import Client, Served, names_in, wait_for
+from tests.support import wait_until
 
 
 def test_a_job_is_put_reserved_and_deleted(client: Client) -> None:
@@ -184,6 +185,13 @@ def test_statistics_tell_of_commands(client: Client) -> None:
     assert int(after["current-jobs-urgent"]) == int(before["current-jobs-urgent"]) + 1
     wanted = {"state": "ready", "pri": "6", "ttr": "100", "reserves": "1", "releases": "1", "buries": "0"}
     assert {name: job[name] for name in wanted} == wanted
+
+
+def test_only_connections_use_a_tube(client: Client) -> None:
+    wait_until(lambda: client.figures("stats-tube default")["current-using"] == "0")
+    tube, number = client.ask("list-tube-used").split()[1].decode(), client.put()
+    client.ask(f"delete {number}")
+    assert client.figures(f"stats-tube {tube}")["cmd-delete"] == "1"
 
 
 def test_commands_are_answered_in_order(client: Client) -> None:

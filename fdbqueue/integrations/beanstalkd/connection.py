@@ -19,7 +19,7 @@ from fdbqueue.integrations.beanstalkd.figures import Figures
 from fdbqueue.integrations.beanstalkd.jobs import Held, New, Taken
 from fdbqueue.integrations.beanstalkd.protocol import LINE_BYTES_MAX, Command
 from fdbqueue.integrations.beanstalkd.server import Server
-from fdbqueue.integrations.beanstalkd.tubes import Peer, Tube
+from fdbqueue.integrations.beanstalkd.tubes import DEFAULT, Peer, Tube
 
 READ_AHEAD_BYTES = 65_536
 WATCHED_MAX = 1_000
@@ -32,8 +32,8 @@ class Connection(Peer):
         super().__init__()
         self.server = server
         self._figures = figures
-        self.used = server.enter("default", "using")
-        self.watched = {"default": server.enter("default", "watching")}
+        self.used = server.enter(DEFAULT, "using")
+        self.watched = {DEFAULT: server.enter(DEFAULT, "watching")}
         self._in = bytearray()
         self._passing = 0
         """The bytes of a body that are still to be passed over."""

@@ -27,7 +27,7 @@ from fdbqueue.core.visible import SURVIVED
 from fdbqueue.integrations.beanstalkd import protocol
 from fdbqueue.integrations.beanstalkd.batches import Batches, Verb, Want, refusal
 from fdbqueue.integrations.beanstalkd.jobs import Held, Jobs, Taken
-from fdbqueue.integrations.beanstalkd.tubes import TIMER_MAX_S, Peer, Tube, Waiter
+from fdbqueue.integrations.beanstalkd.tubes import DEFAULT, TIMER_MAX_S, Peer, Tube, Waiter
 from fdbqueue.tasks import verbs
 
 TUBES_MAX = 10_000
@@ -48,12 +48,11 @@ class Server:
         self.now, self.random_bytes, self.runtime = runtime.now, runtime.random_bytes, runtime
         self.jobs = Jobs(database.blocking, root)
         self.batches = Batches(database, self.jobs)
-        self.tubes: dict[str, Tube] = {}
+        self.tubes = {DEFAULT: Tube(DEFAULT)}
         self.connections: set[Peer] = set()
         self.commands: Counter[str] = Counter()
         self.connections_seen = self.timeouts = self.total_jobs = 0
         self.is_draining = False
-        self.default = self.enter("default", "using")
         self._tasks: set[asyncio.Task[Any]] = set()
 
     # Tubes.

@@ -11,6 +11,8 @@ from fdbqueue.integrations.beanstalkd import protocol
 from fdbqueue.integrations.beanstalkd.jobs import Held, Taken
 
 TIMER_MAX_S = 86_400.0
+DEFAULT = "default"
+"""The tube of a new connection; it is always there."""
 
 
 class Tube(Struct, eq=False):
@@ -33,7 +35,7 @@ class Tube(Struct, eq=False):
 
     @property
     def is_used(self) -> bool:
-        return bool(self.using or self.watching or self.pause_s)
+        return bool(self.using or self.watching or self.pause_s or self.name == DEFAULT)
 
 
 class Peer(asyncio.Protocol):
