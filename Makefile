@@ -116,6 +116,7 @@ bench: $(VENV)/.ready  ## the measurements behind docs/performance.md
 	$(BIN)/python -m benchmarks.fleet
 	$(BIN)/python -m benchmarks.observing
 	$(BIN)/python -m benchmarks.scrape
+	$(BIN)/python -m benchmarks.beanstalkd
 	$(BIN)/python -m benchmarks.waking
 	$(BIN)/python -m benchmarks.growth
 	$(BIN)/python -m benchmarks.checkpoints
