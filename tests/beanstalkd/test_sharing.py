@@ -7,6 +7,8 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import TaskQueue
+from fdbqueue.core.root_keys import BEANSTALKD
+from fdbqueue.integrations.beanstalkd.jobs import Jobs
 from tests.beanstalkd.client import Client
 
 
@@ -45,3 +47,6 @@ def test_a_program_takes_the_job_of_a_client(client: Client, shared) -> None:
     queue.ack(db, task)
     assert client.ask(f"peek {number}") == b"NOT_FOUND\r\n"
     assert fdbqueue.verify(db, root=root).findings == ()
+    Jobs(db, root).clear_stale(0, 200)
+    rows = db.get_range_startswith(root.pack((BEANSTALKD,)))
+    assert len(rows) == 1, "the next number is all that is left"
