@@ -149,18 +149,18 @@ def touch(change: Change, target: Target, span_us: int) -> Task:
 
 def undo_take(change: Change, targets: Sequence[Target]) -> list[bool]:
     """Undo takes of tasks that are still held: they count no attempt. True for each that is ready now."""
-    ready = {record.id for record in edges.give_back(change, _still_held(change, targets))}
+    ready = {record.id for record in edges.give_back(change, still_held(change, targets))}
     return [target.id in ready for target in targets]
 
 
 def are_held(change: Change, targets: Sequence[Target]) -> list[bool]:
-    ids = {record.id for record in _still_held(change, targets)}
+    ids = {record.id for record in still_held(change, targets)}
     return [target.id in ids for target in targets]
 
 
 def renew(change: Change, targets: Sequence[Target]) -> list[Held | None]:
     """Lease the held tasks for a whole ttr from now. Return the lease of each; None if it is not held."""
-    held = _still_held(change, targets)
+    held = still_held(change, targets)
     renewed = edges.renew(change, [record for record in held if record.until_us != NEVER_US])
     until = {record.id: seconds_or_never(record.until_us) for record in [*held, *renewed]}
     leases = {record.id: Held(until[record.id], bool(record.cancelled_us)) for record in held}
@@ -326,7 +326,7 @@ def _read(change: Change, target: Target) -> Record | None:
     return record
 
 
-def _still_held(change: Change, targets: Sequence[Target]) -> list[Record]:
+def still_held(change: Change, targets: Sequence[Target]) -> list[Record]:
     found = zip(change.read(target.id for target in targets), targets, strict=True)
     return [record for record, target in found if record is not None and target.holds(record, change.now_us)]
 

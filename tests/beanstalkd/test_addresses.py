@@ -5,6 +5,8 @@ import socket
 import stat
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -30,12 +32,21 @@ def test_an_address_is_refused(address: str, reason: str) -> None:
     assert (done.returncode, done.stdout) == (2, "")
 
 
-def test_a_socket_at_a_path_is_for_one_user(tmp_path: Path) -> None:
-    path = tmp_path / "socket"
+@contextmanager
+def served_at(path: Path) -> Iterator["subprocess.Popen[str]"]:
     process = subprocess.Popen([*SERVE, f"unix:{path}"], cwd=HERE, stderr=subprocess.PIPE, text=True)
     try:
         assert process.stderr is not None
-        assert str(path) in process.stderr.readline()
+        assert f"at {path}\n" in process.stderr.readline()
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_socket_at_a_path_is_for_one_user(tmp_path: Path) -> None:
+    path = tmp_path / "socket"
+    with served_at(path) as process:
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         with socket.socket(socket.AF_UNIX) as client:
             client.connect(str(path))
@@ -44,6 +55,3 @@ def test_a_socket_at_a_path_is_for_one_user(tmp_path: Path) -> None:
         process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE_S) == 128 + signal.SIGTERM
         assert not path.exists()
-    finally:
-        process.kill()
-        process.communicate()

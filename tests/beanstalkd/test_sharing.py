@@ -7,6 +7,7 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import TaskQueue
+from fdbqueue.core.database import run
 from fdbqueue.core.root_keys import BEANSTALKD
 from fdbqueue.integrations.beanstalkd.jobs import Jobs
 from tests.beanstalkd.client import Client
@@ -47,6 +48,7 @@ def test_a_program_takes_the_job_of_a_client(client: Client, shared) -> None:
     queue.ack(db, task)
     assert client.ask(f"peek {number}") == b"NOT_FOUND\r\n"
     assert fdbqueue.verify(db, root=root).findings == ()
-    Jobs(db, root).clear_stale(0, 200)
+    jobs = Jobs(db, root)
+    assert run(db, lambda tr: jobs.clear_stale(tr, 0, 200)) == 0
     rows = db.get_range_startswith(root.pack((BEANSTALKD,)))
     assert len(rows) == 1, "the next number is all that is left"

@@ -2,8 +2,8 @@
 
 While one transaction commits, commands of other connections arrive: they are the next batch. So a commit, and
 its sync to the disk, is shared by as many commands as connections wait. A command is answered after the
-commit. The commands of one connection are never in the same batch, so a batch may put them in any order: puts
-first, then the ends of jobs, then all else, and reserves last.
+commit. The commands of one connection are never in the same batch, so a batch has an order of its own: that
+of `Kind`.
 
 If a batch fails, each of its commands is tried again alone, and only the one at fault is refused.
 """
@@ -11,6 +11,7 @@ If a batch fails, each of its commands is tried again alone, and only the one at
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from enum import IntEnum
 from functools import partial
 from itertools import count, groupby
 from operator import attrgetter
@@ -37,51 +38,38 @@ from fdbqueue.core.seam import Transaction
 from fdbqueue.core.sessions.session import Session
 from fdbqueue.core.visible import SURVIVED
 from fdbqueue.integrations.beanstalkd import protocol
-from fdbqueue.integrations.beanstalkd.jobs import Held, Jobs, New, Numbers, Taken
+from fdbqueue.integrations.beanstalkd.jobs import Attempt, Jobs
 
-Done = Callable[[Any], None]
-"""Is given the answer of a command, or the reply that tells of its failure."""
-
-
-class Put(Struct, eq=False):
-    """Answered with the number of the job."""
-
-    tube: str
-    job: New
-    done: Done
+BLOCK = 1_000
+"""Numbers that a server reserves at a time."""
 
 
-class End(Struct, eq=False):
-    """Delete a job that the connection holds."""
+class Kind(IntEnum):
+    """What a command does, in the order within a batch. Its argument is that of the verb in `_Batch`."""
 
-    tube: str
-    held: Held
-    done: Done
-
-
-class Verb(Struct, eq=False):
-    """Any other command that changes something. `tubes`: those whose queues it uses."""
-
-    verb: Callable[[Transaction, Numbers, Session], Any]
-    done: Done
-    tubes: Sequence[str] = ()
+    PUT = 0
+    DELETE = 1
+    CHANGE = 2
+    LOOK = 3
+    NUMBER = 4
+    TAKE = 5
 
 
-class Want(Struct, eq=False):
-    """A reserve: answered with a `Taken`, or None if there is no job."""
+class Item(Struct, eq=False):
+    """A command. Those of a batch with one kind and the same tubes share a call. It uses at most one number."""
 
-    tubes: Sequence[str]
-    done: Done
-
-
-Item = Put | End | Verb | Want
-Answers = list[tuple[Item, Any]]
+    kind: Kind
+    tubes: tuple[str, ...]
+    argument: Any
+    done: Callable[[Any], None]
+    """Is given the answer, or the reply that tells of a failure."""
 
 
 class _Outcome(Struct):
-    """The answers of one attempt, and the new numbers that it has used."""
+    """The answers of one attempt, in the order of its items, and the new numbers that it has used."""
 
-    answers: Answers
+    answers: list[Any]
+    attempt: Attempt
     numbers: int
     wrote: bool
     is_durable: bool
@@ -89,143 +77,128 @@ class _Outcome(Struct):
 
 
 _log = logger(__name__)
-_tube = attrgetter("tube")
+_kind_and_tubes = attrgetter("kind", "tubes")
 _STALE = (QueueDropped, QueueNotFound, UnknownSession)
 """A queue that was dropped, or a session that has ended: the second attempt opens another one."""
 
 
 class Batches:
+    """The commands that wait, and those that run."""
+
     def __init__(self, database: Database, jobs: Jobs) -> None:
         self._database = database
-        self._jobs = jobs
+        self._performer = Performer(jobs)
         self._waiting: deque[Item] = deque()
         self._arrival = asyncio.Event()
-        self._idle = asyncio.Event()
-        self._idle.set()
 
     def add(self, item: Item) -> None:
         self._waiting.append(item)
-        self._idle.clear()
         self._arrival.set()
-
-    async def drained(self) -> None:
-        """Wait until all commands are answered."""
-        await self._idle.wait()
 
     async def run(self) -> None:
         """Answer commands, until this is cancelled."""
         while True:
-            if not self._waiting:
-                self._idle.set()
-                self._arrival.clear()
-                await self._arrival.wait()
-            items = self._next()
-            answers = await self._database.hub.call(partial(self._perform, items), Unheard())
-            for item, answer in answers:
-                item.done(answer)
+            self._arrival.clear()
+            while self._waiting:
+                items = self._next()
+                answers = await self._database.hub.call(partial(self._performer.perform, items), Unheard())
+                for item, answer in zip(items, answers, strict=True):
+                    item.done(answer)
+            await self._arrival.wait()
 
     def _next(self) -> list[Item]:
-        """The first commands, as many as one transaction may carry."""
+        """The first commands, as many as one transaction can carry in its time, sorted."""
         items, size_bytes = list[Item](), 0
-        while self._waiting and len(items) < limits.BATCH_ITEMS_MAX:
+        while self._waiting and len(items) < limits.VERB_BATCH:
             item = self._waiting[0]
-            size_bytes += len(item.job.body) if isinstance(item, Put) else 0
+            size_bytes += len(item.argument.body) if item.kind is Kind.PUT else 0
             if items and size_bytes > limits.BATCH_BYTES_MAX:
                 break
             items.append(self._waiting.popleft())
-        return items
+        return sorted(items, key=_kind_and_tubes)
 
-    # In a fiber.
 
-    def _perform(self, items: Sequence[Item]) -> Answers:
+class Performer:
+    """Performs batches, in blocking code. It has the new numbers of this process."""
+
+    def __init__(self, jobs: Jobs) -> None:
+        self._jobs = jobs
+        self._next = self._stop = 0
+        self._verbs: dict[Kind, Callable[[Attempt, tuple[str, ...], Sequence[Any]], Sequence[Any]]] = {
+            Kind.PUT: jobs.put,
+            Kind.DELETE: jobs.delete_held,
+            Kind.CHANGE: _each,
+            Kind.LOOK: _each,
+            Kind.NUMBER: jobs.numbered,
+            Kind.TAKE: jobs.take,
+        }
+
+    def perform(self, items: Sequence[Item]) -> list[Any]:
+        """The answers of commands that are sorted; in place of one that fails, the reply that tells of it."""
         try:
             return self._once(items)
         except SURVIVED as error:
             if not heals(error):
                 raise
             if len(items) > 1:
-                return [answer for item in items for answer in self._perform([item])]
-            return [(items[0], self._alone(items[0], error))]
+                return [answer for item in items for answer in self.perform([item])]
+            return [self._again(items[0], error)]
 
-    def _alone(self, item: Item, error: BaseException) -> Any:
+    def _again(self, item: Item, error: BaseException) -> Any:
         """The answer of a command that has failed alone: at a second attempt, or a refusal."""
         if isinstance(error, TooMuchToSweep):  # a reserve that waits will find the jobs
             return None
-        for tube in item.tubes if isinstance(item, Verb | Want) else (item.tube,):
+        for tube in item.tubes:
             self._jobs.forget(tube)
         if isinstance(error, _STALE):
             try:
-                return self._once([item])[0][1]
+                return self._once([item])[0]
             except SURVIVED as again:
                 error = again
         return refusal(error)
 
-    def _once(self, items: Sequence[Item]) -> Answers:
-        jobs = self._jobs
-        first, session = jobs.require_numbers(len(items)), jobs.session()
-        for tube in {tube for item in items for tube in _tubes_of(item)}:
+    def _once(self, items: Sequence[Item]) -> list[Any]:
+        jobs, session = self._jobs, self._jobs.session()
+        self._require_numbers(len(items))
+        for tube in {tube for item in items for tube in item.tubes}:
             jobs.calls(tube)  # outside of the transaction, which may have to make the queue
         outcome: _Outcome = run_once(
             jobs.database,
             jobs.root_keys,
-            partial(self._body, items=items, session=session, first=first),
+            partial(self._body, items, session, self._next),
             wrote=attrgetter("wrote"),
             may_be_lost=lambda outcome: not outcome.is_durable,
         )
-        jobs.use_numbers(outcome.numbers)
-        jobs.keep_noted()
+        self._next += outcome.numbers
+        jobs.remember(outcome.attempt.noted)
         return outcome.answers
 
-    def _body(self, tr: Transaction, items: Sequence[Item], session: Session, first: int) -> _Outcome:
-        self._jobs.begin()
-        numbers = count(first)
-        answers: Answers = []
-        for tube, puts in _by_tube(items, Put):
-            new = [put.job for put in puts]
-            answers += zip(puts, self._jobs.put(tr, tube, new, numbers), strict=True)
-        for tube, ends in _by_tube(items, End):
-            helds = [end.held for end in ends]
-            answers += zip(ends, self._jobs.delete_held(tr, tube, helds), strict=True)
-        others = [item for item in items if isinstance(item, Verb)]
-        answers += [(item, item.verb(tr, numbers, session)) for item in others]
-        is_durable = bool(answers)
-        found = self._reserve(tr, [item for item in items if isinstance(item, Want)], session, numbers)
-        took = any(answer is not None for _, answer in found)
-        return _Outcome(answers + found, next(numbers) - first, is_durable or took, is_durable)
+    def _body(self, items: Sequence[Item], session: Session, first: int, tr: Transaction) -> _Outcome:
+        numbers, answers = count(first), list[Any]()
+        attempt = Attempt(tr, session, numbers)
+        for kind, tubes, few in _groups(items):
+            answers += self._verbs[kind](attempt, tubes, [item.argument for item in few])
+        used, is_durable = next(numbers) - first, items[0].kind < Kind.LOOK
+        took = items[-1].kind is Kind.TAKE and any(answer is not None for answer in answers)
+        return _Outcome(answers, attempt, used, is_durable or took or used > 0, is_durable)
 
-    def _reserve(self, tr: Transaction, wants: Sequence[Want], session: Session, numbers: Numbers) -> Answers:
-        """Give jobs to those that asked first."""
-        found: Answers = []
-        for tubes, few in groupby(sorted(wants, key=_names), _names):
-            asking = list(few)
-            if len(tubes) == 1:
-                taken = self._jobs.take(tr, tubes[0], len(asking), session, numbers)
-            else:
-                taken = list(self._best(tr, tubes, len(asking), session, numbers))
-            found += zip(asking, [*taken, *[None] * (len(asking) - len(taken))], strict=True)
-        return found
-
-    def _best(
-        self, tr: Transaction, tubes: Sequence[str], wanted: int, session: Session, numbers: Numbers
-    ) -> Iterator[Taken]:
-        for _ in range(wanted):
-            taken = self._jobs.take_best(tr, tubes, session, numbers)
-            if not taken:
-                return
-            yield from taken
+    def _require_numbers(self, count: int) -> None:
+        """Have at least `count` new numbers."""
+        if self._stop - self._next < count:
+            jobs, more = self._jobs, max(BLOCK, count)
+            first = run_once(jobs.database, jobs.root_keys, lambda tr: jobs.keys.new_numbers(tr, more))
+            if first != self._stop:  # another server has those behind ours
+                self._next = first
+            self._stop = first + more
 
 
-def _names(want: Want) -> tuple[str, ...]:
-    return tuple(want.tubes)
+def _groups(items: Sequence[Item]) -> Iterator[tuple[Kind, tuple[str, ...], list[Item]]]:
+    for (kind, tubes), few in groupby(items, _kind_and_tubes):
+        yield kind, tubes, list(few)
 
 
-def _tubes_of(item: Item) -> Sequence[str]:
-    return item.tubes if isinstance(item, Verb | Want) else (item.tube,)
-
-
-def _by_tube(items: Sequence[Item], kind: Any) -> Iterator[tuple[str, list[Any]]]:
-    few = [item for item in items if isinstance(item, kind)]
-    return ((tube, list(group)) for tube, group in groupby(sorted(few, key=_tube), _tube))
+def _each(attempt: Attempt, _: tuple[str, ...], verbs: Sequence[Callable[[Attempt], Any]]) -> list[Any]:
+    return [verb(attempt) for verb in verbs]
 
 
 def refusal(error: BaseException) -> bytes:

@@ -6,17 +6,17 @@ at most the body of one job, one reply, and the bytes that it is ahead.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from math import inf
 from typing import Any
 
 from fdbqueue.core import limits
 from fdbqueue.core.visible import SURVIVED
-from fdbqueue.integrations.beanstalkd import protocol
-from fdbqueue.integrations.beanstalkd.batches import End, Put, refusal
+from fdbqueue.integrations.beanstalkd import figures, protocol
+from fdbqueue.integrations.beanstalkd.batches import Item, Kind, refusal
 from fdbqueue.integrations.beanstalkd.figures import Figures
-from fdbqueue.integrations.beanstalkd.jobs import Held, New, Taken
+from fdbqueue.integrations.beanstalkd.jobs import Attempt, Held, New, Taken
 from fdbqueue.integrations.beanstalkd.protocol import LINE_BYTES_MAX, Command
 from fdbqueue.integrations.beanstalkd.server import Server
 from fdbqueue.integrations.beanstalkd.tubes import DEFAULT, Peer, Tube
@@ -31,26 +31,27 @@ class Connection(Peer):
     def __init__(self, server: Server, figures: Figures) -> None:
         super().__init__()
         self.server = server
+        self._jobs = server.jobs
         self._figures = figures
-        self.used = server.enter(DEFAULT, "using")
-        self.watched = {DEFAULT: server.enter(DEFAULT, "watching")}
+        self.used = server.tubes[DEFAULT]
+        self.watched = {DEFAULT: self.used}
         self._in = bytearray()
         self._passing = 0
-        """The bytes of a body that are still to be passed over."""
-        self._refusal = b""
-        """The reply at their end."""
+        """The bytes of a body that is too big that are still to be passed over."""
         self._is_long = False
         """True in a line that is too long."""
         self._put_line: Command | None = None
-        self._busy = self._choked = self._is_silent = False
-        self._transport: asyncio.Transport
+        self._busy = self._choked = self._is_silent = self._advancing = False
 
     # Called by the loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        self.server.connected(self)
+        self.transport = transport
+        self.used.using += 1
+        self.used.watching += 1
+        self.server.connections.add(self)
+        self.server.connections_seen += 1
 
     def data_received(self, data: bytes) -> None:
         self._in += data
@@ -79,21 +80,26 @@ class Connection(Peer):
     # Input.
 
     def _advance(self) -> None:
+        """Handle what has come. A command that is answered at once may call this again."""
+        if self._advancing:
+            return
+        self._advancing = True
         while not (self._busy or self._choked or self.closed) and self._step():
             pass
-        if self.ended and not self._busy and not self._choked:
-            self._transport.close()
+        self._advancing = False
+        if self.ended and not (self._busy or self._choked):
+            self.transport.close()
         stops = len(self._in) > READ_AHEAD_BYTES and (self._busy or self._choked)
-        if stops != self._is_silent and not self.closed and not self._transport.is_closing():
+        if stops != self._is_silent and not self.closed and not self.transport.is_closing():
             self._is_silent = stops
-            (self._transport.pause_reading if stops else self._transport.resume_reading)()
+            (self.transport.pause_reading if stops else self.transport.resume_reading)()
 
     def _step(self) -> bool:
         """Handle the next line or body; false if some of its bytes are missing."""
         if self._passing:
             return self._pass_over()
         if self._put_line is not None:
-            return self._take_body(self._put_line)
+            return self._take_body(*self._put_line.numbers)
         end = self._in.find(b"\r\n") if self._is_long else self._in.find(b"\r\n", 0, LINE_BYTES_MAX)
         if end < 0:
             return self._begins_long_line()
@@ -115,47 +121,47 @@ class Connection(Peer):
         del self._in[:passed]
         self._passing -= passed
         if not self._passing:
-            self.write(self._refusal)
+            self._write(protocol.JOB_TOO_BIG)
         return not self._passing
 
-    def _take_body(self, command: Command) -> bool:
-        pri, delay_s, ttr_s, size = command.numbers
+    def _take_body(self, pri: int, delay_s: int, ttr_s: int, size: int) -> bool:
         if len(self._in) < size + 2:
             return False
         body, end = bytes(self._in[:size]), self._in[size : size + 2]
         del self._in[: size + 2]
         self._put_line = None
         if end != b"\r\n":
-            self.server.jobs.use_numbers(1)
-            self.write(protocol.EXPECTED_CRLF)
+            self._write(protocol.EXPECTED_CRLF)
         elif self.server.is_draining:
-            self.write(protocol.DRAINING)
+            self._write(protocol.DRAINING)
         else:
-            self._busy = True
-            done = partial(self._inserted, self.used)
-            self.server.batches.add(Put(self.used.name, New(body, pri, delay_s, ttr_s), done))
+            job, then = New(body, pri, delay_s, ttr_s), partial(self._inserted, self.used)
+            self._ask(Kind.PUT, job, then, self.used.name)
         return True
 
     # Output.
 
-    def write(self, reply: bytes) -> None:
+    def _write(self, reply: bytes) -> None:
         if not self.closed:
-            self._transport.write(reply)
+            self.transport.write(reply)
 
-    def answer(self, reply: bytes) -> None:
+    def _answer(self, reply: bytes) -> None:
         self._busy = False
-        self.write(reply)
+        self._write(reply)
         self._advance()
 
-    def answer_with(self, taken: Taken) -> None:
-        if self.closed:
-            self.server.release([taken.held])
-            return
-        self.held[taken.held.number] = taken.held
-        self.answer(protocol.with_body("RESERVED", taken.held.number, taken.body))
+    def _ask(self, kind: Kind, argument: Any, then: Callable[[Any], bytes], *tubes: str) -> None:
+        """Run a command in a batch, and reply with what `then` makes of its answer. None is: not found."""
+        self._busy = True
+        self.server.batches.add(Item(kind, tubes, argument, partial(self._answered, then)))
+
+    def _answered(self, then: Callable[[Any], bytes], answer: Any) -> None:
+        if answer is None:
+            answer = protocol.NOT_FOUND
+        self._answer(answer if isinstance(answer, bytes) else then(answer))
 
     def _later(self, work: Coroutine[Any, Any, bytes]) -> None:
-        """Answer a command with the result of a coroutine."""
+        """Reply with the result of a coroutine."""
         self._busy = True
         self.server.spawn(self._finish(work))
 
@@ -164,58 +170,50 @@ class Connection(Peer):
             reply = await work
         except SURVIVED as error:
             reply = refusal(error)
-        self.answer(reply)
+        self._answer(reply)
 
-    def _change(
-        self, verb: Callable[..., Any], *tubes: str, then: Callable[[Any], None] | None = None
-    ) -> None:
-        """Answer with the result of a verb; `then` turns that into a reply."""
-        self._busy = True
-        self.server.change(verb, then or self.answer, *tubes)
-
-    # Commands.
+    # Commands: each returns its reply, or None if that comes later.
 
     def _handle(self, command: Command | bytes) -> None:
         if isinstance(command, bytes):
-            self.write(command)
+            self._write(command)
             return
         self.server.commands[command.name] += 1
-        reply = getattr(self, "_" + command.name.replace("-", "_"))(command)
+        reply = _COMMANDS[command.name](self, command)
         if reply is not None:
-            self.write(reply)
+            self._write(reply)
 
     def _put(self, command: Command) -> bytes | None:
         size = command.numbers[3]
         if size > self.server.max_job_size:
-            self._passing, self._refusal = size + 2, protocol.JOB_TOO_BIG
+            self._passing = size + 2
             return None
         if command.rest:
             return protocol.BAD_FORMAT
         self.is_producer, self._put_line = True, command
         return None
 
-    def _inserted(self, tube: Tube, answer: int | bytes) -> None:
-        if isinstance(answer, bytes):
-            self.answer(answer)
-            return
+    def _inserted(self, tube: Tube, number: int) -> bytes:
         tube.jobs += 1
         self.server.total_jobs += 1
-        self.answer(b"INSERTED %d\r\n" % answer)
+        return b"INSERTED %d\r\n" % number
 
     def _use(self, command: Command) -> bytes:
-        tube = self.server.enter(command.tube, "using")
+        tube = self.server.enter(command.tube)
         if tube is None:
             return protocol.OUT_OF_MEMORY
         self.used.using -= 1
         self.used = tube
+        tube.using += 1
         return self._list_tube_used(command)
 
     def _watch(self, command: Command) -> bytes:
         if command.tube not in self.watched:
-            tube = None if len(self.watched) >= WATCHED_MAX else self.server.enter(command.tube, "watching")
+            tube = None if len(self.watched) >= WATCHED_MAX else self.server.enter(command.tube)
             if tube is None:
                 return protocol.OUT_OF_MEMORY
             self.watched[command.tube] = tube
+            tube.watching += 1
         return b"WATCHING %d\r\n" % len(self.watched)
 
     def _ignore(self, command: Command) -> bytes:
@@ -225,141 +223,126 @@ class Connection(Peer):
             self.watched.pop(command.tube).watching -= 1
         return b"WATCHING %d\r\n" % len(self.watched)
 
-    def _reserve(self, _: Command) -> None:
-        self._start_reserve(None)
-
-    def _reserve_with_timeout(self, command: Command) -> None:
-        self._start_reserve(command.numbers[0])
-
-    def _start_reserve(self, timeout_s: float | None) -> None:
+    def _reserve(self, command: Command) -> None:
         self.is_worker = self._busy = True
-        self.server.reserve(self, timeout_s)
+        self.server.reserve(self, command.numbers[0] if command.numbers else inf)
+
+    def reserved(self, answer: Taken | bytes) -> None:
+        if isinstance(answer, Taken) and self.closed:
+            self.server.release([answer.held], seen=False)
+        else:
+            self._answer(answer if isinstance(answer, bytes) else self._hold(answer))
+
+    def _hold(self, taken: Taken) -> bytes:
+        self.held[taken.held.number] = taken.held
+        return protocol.with_body("RESERVED", taken.held.number, taken.body)
 
     def _reserve_job(self, command: Command) -> None:
-        self.is_worker = True
+        self.is_worker = self._busy = True
+        token = self.server.runtime.random_bytes(limits.RANDOM_SUFFIX_BYTES)
+        take = partial(self._jobs.reserve_job, number=command.numbers[0], token=token)
+        self.server.batches.add(Item(Kind.CHANGE, (), take, self._reserved_one))
 
-        def then(answer: Taken | bytes | None) -> None:
-            if isinstance(answer, Taken):
-                self.answer_with(answer)
-            else:
-                self.answer(answer or protocol.NOT_FOUND)
+    def _reserved_one(self, answer: Taken | bytes | None) -> None:
+        self.reserved(answer or protocol.NOT_FOUND)
 
-        jobs = self.server.jobs
-        random = self.server.random_bytes(limits.RANDOM_SUFFIX_BYTES)
-        self._change(
-            lambda tr, _, session: jobs.reserve_job(tr, command.numbers[0], session, random), then=then
-        )
+    # Jobs stay in `held` until the commit: after a failure, the client may try again.
 
     def _delete(self, command: Command) -> None:
         [number] = command.numbers
-        held, jobs = self._held(number), self.server.jobs
-        self._busy = True
-        if held is None:
-            self._change(lambda tr, *_: jobs.delete(tr, number), then=self._deleted_any)
-        else:
-            del self.held[number]
-            self.server.batches.add(End(held.tube, held, partial(self._deleted, held.tube)))
-
-    def _deleted_any(self, answer: str | bytes | None) -> None:
-        if isinstance(answer, str):
-            self._deleted(answer, protocol.DELETED)
-        else:
-            self.answer(answer or protocol.NOT_FOUND)
-
-    def _deleted(self, tube: str, answer: bytes) -> None:
-        known = self.server.tubes.get(tube)
-        if known is not None and answer == protocol.DELETED:
-            known.deletes += 1
-        self.answer(answer)
-
-    def _release(self, command: Command) -> bytes | None:
-        number, pri, delay_s = command.numbers
-        return self._end(number, lambda tr, held: self.server.jobs.release(tr, held, pri, delay_s))
-
-    def _bury(self, command: Command) -> bytes | None:
-        number, pri = command.numbers
-        return self._end(number, lambda tr, held: self.server.jobs.bury(tr, held, pri))
-
-    def _end(self, number: int, verb: Callable[[Any, Held], bytes]) -> bytes | None:
         held = self._held(number)
         if held is None:
+            self._ask(Kind.CHANGE, partial(self._jobs.delete, number=number), self._deleted)
+        else:
+            self._ask(Kind.DELETE, held, partial(self._deleted_held, held), held.tube)
+
+    def _deleted_held(self, held: Held, is_done: bool) -> bytes:
+        return self._ended(held, self._deleted(held.tube) if is_done else protocol.NOT_FOUND, True)
+
+    def _deleted(self, tube: str) -> bytes:
+        if tube in self.server.tubes:
+            self.server.tubes[tube].deletes += 1
+        return protocol.DELETED
+
+    def _release(self, command: Command) -> bytes | None:
+        return self._end(self._jobs.release, command.numbers, protocol.RELEASED)
+
+    def _bury(self, command: Command) -> bytes | None:
+        return self._end(self._jobs.bury, command.numbers, protocol.BURIED)
+
+    def _end(self, verb: Callable[..., bool], numbers: Sequence[int], reply: bytes) -> bytes | None:
+        held = self._held(numbers[0])
+        if held is None:
             return protocol.NOT_FOUND
-        del self.held[number]
-        self._change(lambda tr, *_: verb(tr, held), held.tube)
+
+        def end(attempt: Attempt) -> bool:
+            return verb(attempt, held, *numbers[1:])
+
+        self._ask(Kind.CHANGE, end, partial(self._ended, held, reply), held.tube)
         return None
+
+    def _ended(self, held: Held, reply: bytes, is_done: bool) -> bytes:
+        self.held.pop(held.number, None)
+        return reply if is_done else protocol.NOT_FOUND
 
     def _touch(self, command: Command) -> bytes | None:
         held = self._held(command.numbers[0])
         if held is None:
             return protocol.NOT_FOUND
 
-        def then(until: float | bytes | None) -> None:
-            if isinstance(until, float):
-                held.until = until
-                self.answer(protocol.TOUCHED)
-            else:
-                self.answer(until or protocol.NOT_FOUND)
+        def then(until: float) -> bytes:
+            held.until = until
+            return protocol.TOUCHED
 
-        self._change(lambda tr, *_: self.server.jobs.touch(tr, held), held.tube, then=then)
+        self._ask(Kind.CHANGE, partial(self._jobs.touch, held=held), then, held.tube)
         return None
 
     def _held(self, number: int) -> Held | None:
-        self.soonest()
-        return self.held.get(number)
+        held = self.held.get(number)
+        if held is not None and held.until <= self.server.now():
+            self._lose(held)
+            return None
+        return held
 
-    def soonest(self) -> float:
-        """The end of the lease that ends first. Forget the jobs with a lease that is over."""
-        now = self.server.now()
-        for held in [held for held in self.held.values() if held.until <= now]:
-            del self.held[held.number]
-            self.server.timeouts += 1
-        return min((held.until for held in self.held.values()), default=inf)
+    def _lose(self, held: Held) -> None:
+        del self.held[held.number]
+        self.server.timeouts += 1
 
     def margin_s(self) -> float:
-        return self.soonest() - SAFETY_MARGIN_S - self.server.now()
-
-    def abort(self) -> None:
-        self._transport.abort()
+        now = self.server.now()
+        for held in [held for held in self.held.values() if held.until <= now]:
+            self._lose(held)
+        return min((held.until for held in self.held.values()), default=inf) - SAFETY_MARGIN_S - now
 
     def _kick(self, command: Command) -> None:
         self._later(self.server.kick(self.used.name, command.numbers[0]))
 
     def _kick_job(self, command: Command) -> None:
-        self._change(lambda tr, *_: self.server.jobs.kick_job(tr, command.numbers[0]))
+        kick = partial(self._jobs.kick_job, number=command.numbers[0])
+        self._ask(Kind.CHANGE, kick, lambda is_done: b"KICKED\r\n" if is_done else protocol.NOT_FOUND)
 
     def _peek(self, command: Command) -> None:
-        self._later(self._figures.peek(command.numbers[0]))
+        self._look(command, lambda found: protocol.with_body("FOUND", found[0], found[3]))
 
-    def _peek_ready(self, _: Command) -> None:
-        self._peek_first("r")
+    def _stats_job(self, command: Command) -> None:
+        self._look(command, lambda found: figures.of_job(self.server.runtime.now_us(), found))
 
-    def _peek_delayed(self, _: Command) -> None:
-        self._peek_first("~")
+    def _look(self, command: Command, then: Callable[[Any], bytes]) -> None:
+        self._ask(Kind.LOOK, partial(self._jobs.look, number=command.numbers[0]), then)
 
-    def _peek_buried(self, _: Command) -> None:
-        self._peek_first("!")
-
-    def _peek_first(self, state: str) -> None:
-        def then(found: tuple[int, bytes] | bytes | None) -> None:
-            if isinstance(found, tuple):
-                self.answer(protocol.with_body("FOUND", *found))
-            else:
-                self.answer(found or protocol.NOT_FOUND)
-
-        jobs, tube = self.server.jobs, self.used.name
-        self._change(lambda tr, numbers, _: jobs.first(tr, tube, state, numbers), tube, then=then)
+    def _peek_first(self, command: Command) -> None:
+        tube, state = self.used.name, protocol.PEEKED[command.name]
+        first = partial(self._jobs.first, tube=tube, state=state)
+        self._ask(Kind.LOOK, first, lambda found: protocol.with_body("FOUND", *found), tube)
 
     def _stats(self, _: Command) -> None:
         self._later(self._figures.of_server())
-
-    def _stats_job(self, command: Command) -> None:
-        self._later(self._figures.of_job(command.numbers[0]))
 
     def _stats_tube(self, command: Command) -> None:
         self._later(self._figures.of_tube(command.tube))
 
     def _list_tubes(self, _: Command) -> None:
-        self._later(self._figures.tubes())
+        self._later(self._figures.list_tubes())
 
     def _list_tube_used(self, _: Command) -> bytes:
         return b"USING %b\r\n" % self.used.name.encode()
@@ -368,14 +351,15 @@ class Connection(Peer):
         return protocol.listing(self.watched)
 
     def _pause_tube(self, command: Command) -> None:
-        self._later(self._paused(command.tube, max(command.numbers[0], 1)))
-
-    async def _paused(self, tube: str, seconds: int) -> bytes:
-        if not await self._figures.has_tube(tube):
-            return protocol.NOT_FOUND
-        self.server.pause(tube, seconds)
-        return protocol.PAUSED
+        self._later(self._figures.pause(command.tube, max(command.numbers[0], 1)))
 
     def _quit(self, _: Command) -> None:
-        self._transport.close()
+        self.transport.close()
         self.closed = True
+
+
+_SHARED = {"reserve-with-timeout": "reserve", **dict.fromkeys(protocol.PEEKED, "peek-first")}
+"""Commands that have a method together."""
+_COMMANDS: dict[str, Callable[[Connection, Command], bytes | None]] = {
+    name: getattr(Connection, f"_{_SHARED.get(name, name).replace('-', '_')}") for name in protocol.NAMES
+}

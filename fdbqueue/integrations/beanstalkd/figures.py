@@ -1,26 +1,52 @@
-"""Looks of the server: the statistics of jobs, tubes and itself, each from one transaction or a few."""
+"""Figures of the server, of tubes and of jobs, as the mappings of their commands."""
 
 import os
 import resource
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
-from typing import Any, TypeVar
 
 from fdbqueue.aio.hub import Unheard
 from fdbqueue.core.database import run
 from fdbqueue.core.task import BURIED, DELAYED, READY, TAKEN
 from fdbqueue.core.version import __version__
 from fdbqueue.integrations.beanstalkd import protocol
+from fdbqueue.integrations.beanstalkd.batches import Kind
 from fdbqueue.integrations.beanstalkd.jobs import QUEUE_PREFIX, SECOND_US
+from fdbqueue.integrations.beanstalkd.keys import Row
 from fdbqueue.integrations.beanstalkd.server import Server
+from fdbqueue.integrations.beanstalkd.tubes import Tube
 from fdbqueue.operate.figures import TaskFigures
 from fdbqueue.operate.overview import Overview
-from fdbqueue.tasks.stored.records import NEVER_US
+from fdbqueue.tasks.stored.records import NEVER_US, Record
 
-T = TypeVar("T")
 _STATES: Mapping[str, str] = {READY: "ready", TAKEN: "reserved", DELAYED: "delayed", BURIED: "buried"}
-_HIDDEN = frozenset({"quit", "reserve-job", "kick-job"})
-"""Commands that beanstalkd does not tell of."""
+_COUNTED = protocol.NAMES - {"quit", "reserve-job", "kick-job"}
+"""Commands that beanstalkd tells of."""
+_LOG = dict.fromkeys(("oldest-index", "current-index", "records-migrated", "records-written", "max-size"), 0)
+_UNKNOWN = Tube("")
+
+
+def of_job(now_us: int, found: tuple[int, Row, Record, bytes]) -> bytes:
+    number, row, record, _ = found
+    timed = record.state in (TAKEN, DELAYED) and record.until_us != NEVER_US
+    return protocol.figures(
+        {
+            "id": number,
+            "tube": _quoted(row.tube),
+            "state": _STATES[record.state],
+            "pri": record.pri,
+            "age": max(0, now_us - record.created_us) // SECOND_US,
+            "delay": row.delay_s,
+            "ttr": record.ttr_us // SECOND_US,
+            "time-left": (record.until_us - now_us) // SECOND_US if timed else 0,
+            "file": 0,
+            "reserves": record.attempts,
+            "timeouts": record.failures,
+            "releases": row.releases,
+            "buries": row.buries,
+            "kicks": row.kicks,
+        }
+    )
 
 
 class Figures:
@@ -28,93 +54,56 @@ class Figures:
         self._server = server
         self._overview = Overview(queues_only=True, root=server.jobs.root)
         self._started = server.loop.time()
-        self._id = server.random_bytes(8).hex()
-
-    async def peek(self, number: int) -> bytes:
-        found = await self._look(lambda tr: self._server.jobs.look(tr, number))
-        return protocol.NOT_FOUND if found is None else protocol.with_body("FOUND", number, found[2])
-
-    async def of_job(self, number: int) -> bytes:
-        found = await self._look(lambda tr: self._server.jobs.look(tr, number))
-        if found is None:
-            return protocol.NOT_FOUND
-        row, record, _ = found
-        now_us = self._server.runtime.now_us()
-        timed = record.state in (TAKEN, DELAYED) and record.until_us != NEVER_US
-        return protocol.figures(
-            {
-                "id": number,
-                "tube": _quoted(row.tube),
-                "state": _STATES[record.state],
-                "pri": record.pri,
-                "age": max(0, now_us - record.created_us) // SECOND_US,
-                "delay": row.delay_s,
-                "ttr": record.ttr_us // SECOND_US,
-                "time-left": (record.until_us - now_us) // SECOND_US if timed else 0,
-                "file": 0,
-                "reserves": record.attempts,
-                "timeouts": record.failures,
-                "releases": row.releases,
-                "buries": row.buries,
-                "kicks": row.kicks,
-            }
-        )
+        self._id = server.runtime.random_bytes(8).hex()
 
     async def of_tube(self, name: str) -> bytes:
-        found = (await self._stored()).get(name)
-        if found is not None and found.delayed + found.taken:
-            await self._server.database.hub.call(partial(self._server.jobs.sweep, name), Unheard())
-            found = (await self._stored()).get(name)
-        if not self._exists(name, found):
+        server, stored = self._server, await self._stored()
+        if name in stored and stored[name].delayed + stored[name].taken:
+            tidy = partial(run, server.jobs.database, server.jobs.parts(name).tidy)
+            await server.database.hub.call(tidy, Unheard())
+            stored = await self._stored()
+        if not self.has(name, stored):
             return protocol.NOT_FOUND
-        known = self._server.tubes.get(name)
-        left_s = 0 if known is None else known.paused_until - self._server.loop.time()
-        jobs = await self._counts({} if found is None else {name: found})
+        known = server.tubes.get(name, _UNKNOWN)
         return protocol.figures(
             {
                 "name": _quoted(name),
-                **jobs,
-                "total-jobs": 0 if known is None else known.jobs,
-                "current-using": 0 if known is None else known.using,
-                "current-watching": 0 if known is None else known.watching,
-                "current-waiting": 0 if known is None else len(known.waiters),
-                "cmd-delete": 0 if known is None else known.deletes,
-                "cmd-pause-tube": 0 if known is None else known.pauses,
-                "pause": 0 if known is None else known.pause_s,
-                "pause-time-left": max(0, int(left_s)),
+                **await self._counts({name: stored[name]} if name in stored else {}),
+                "total-jobs": known.jobs,
+                "current-using": known.using,
+                "current-watching": known.watching,
+                "current-waiting": len(known.waiters),
+                "cmd-delete": known.deletes,
+                "cmd-pause-tube": known.pauses,
+                "pause": known.pause_s,
+                "pause-time-left": max(0, int(known.paused_until - server.loop.time())),
             }
         )
 
     async def of_server(self) -> bytes:
         server, stored = self._server, await self._stored()
-        connections, usage = server.connections, resource.getrusage(resource.RUSAGE_SELF)
-        for connection in connections:
-            connection.margin_s()  # counts the leases that are over
-        counted = {f"cmd-{name}": server.commands[name] for name in protocol.NAMES if name not in _HIDDEN}
-        uname = os.uname()
+        peers, usage, uname = server.connections, resource.getrusage(resource.RUSAGE_SELF), os.uname()
+        for peer in peers:
+            peer.margin_s()  # counts the leases that are over
         return protocol.figures(
             {
                 **await self._counts(stored),
-                **counted,
+                **{f"cmd-{name}": server.commands[name] for name in sorted(_COUNTED)},
                 "job-timeouts": server.timeouts,
                 "total-jobs": server.total_jobs,
                 "max-job-size": server.max_job_size,
                 "current-tubes": len(self._names(stored)),
-                "current-connections": len(connections),
-                "current-producers": sum(connection.is_producer for connection in connections),
-                "current-workers": sum(connection.is_worker for connection in connections),
-                "current-waiting": sum(connection.waiter is not None for connection in connections),
+                "current-connections": len(peers),
+                "current-producers": sum(peer.is_producer for peer in peers),
+                "current-workers": sum(peer.is_worker for peer in peers),
+                "current-waiting": sum(peer.waiter is not None for peer in peers),
                 "total-connections": server.connections_seen,
                 "pid": server.runtime.process_id(),
                 "version": _quoted(f"fdbqueue {__version__}"),
                 "rusage-utime": f"{usage.ru_utime:.6f}",
                 "rusage-stime": f"{usage.ru_stime:.6f}",
                 "uptime": int(server.loop.time() - self._started),
-                "binlog-oldest-index": 0,
-                "binlog-current-index": 0,
-                "binlog-records-migrated": 0,
-                "binlog-records-written": 0,
-                "binlog-max-size": 0,
+                **{f"binlog-{name}": value for name, value in _LOG.items()},
                 "draining": str(server.is_draining).lower(),
                 "id": self._id,
                 "hostname": _quoted(uname.nodename),
@@ -123,51 +112,49 @@ class Figures:
             }
         )
 
-    async def tubes(self) -> bytes:
+    async def list_tubes(self) -> bytes:
         return protocol.listing(self._names(await self._stored()))
 
-    async def has_tube(self, name: str) -> bool:
-        known = self._server.tubes.get(name)
-        return (known is not None and known.is_used) or self._exists(name, (await self._stored()).get(name))
+    async def pause(self, name: str, seconds: int) -> bytes:
+        if not self.has(name, await self._stored()):
+            return protocol.NOT_FOUND
+        tube = self._server.enter(name)
+        if tube is None:
+            return protocol.OUT_OF_MEMORY
+        self._server.pause(tube, seconds)
+        return protocol.PAUSED
 
-    def _exists(self, name: str, found: TaskFigures | None) -> bool:
+    def has(self, name: str, stored: Mapping[str, TaskFigures]) -> bool:
         """True for a tube that a connection refers to, or that has jobs."""
-        known = self._server.tubes.get(name)
-        return (known is not None and known.is_used) or (found is not None and _size(found) > 0)
+        is_used = self._server.tubes.get(name, _UNKNOWN).is_used
+        return is_used or (name in stored and _size(stored[name]) > 0)
 
     def _names(self, stored: Mapping[str, TaskFigures]) -> list[str]:
-        names = dict.fromkeys([*self._server.tubes, *stored])
-        return [name for name in names if self._exists(name, stored.get(name))]
+        return [name for name in dict.fromkeys([*self._server.tubes, *stored]) if self.has(name, stored)]
 
     async def _stored(self) -> dict[str, TaskFigures]:
         """The figures of the queues of tubes."""
         found = await self._server.database.run_blocking(self._overview.figures)
-        start = len(QUEUE_PREFIX)
         return {
-            queue.name[start:]: queue.tasks
+            queue.name.removeprefix(QUEUE_PREFIX): queue.tasks
             for queue in found.queues
             if queue.name.startswith(QUEUE_PREFIX) and queue.tasks is not None
         }
 
     async def _counts(self, stored: Mapping[str, TaskFigures]) -> dict[str, int]:
-        jobs, figures = self._server.jobs, list(stored.values())
-        busy = [name for name, one in stored.items() if one.ready]
-        urgent = await self._look(lambda tr: [jobs.urgent(tr, name) for name in busy])
+        urgent, figures = 0, list(stored.values())
+        for name, one in stored.items():
+            if one.ready:  # each in a transaction of its own: many tubes would take one too much time
+                verb = partial(self._server.jobs.urgent, tube=name)
+                answer: int | bytes = await self._server.answered(Kind.LOOK, (name,), verb)
+                urgent += answer if isinstance(answer, int) else 0
         return {
-            "current-jobs-urgent": sum(urgent),
+            "current-jobs-urgent": urgent,
             "current-jobs-ready": sum(one.ready for one in figures),
             "current-jobs-reserved": sum(one.taken for one in figures),
             "current-jobs-delayed": sum(one.delayed for one in figures),
             "current-jobs-buried": sum(one.buried for one in figures),
         }
-
-    async def _look(self, body: Callable[[Any], T]) -> T:
-        database = self._server.database
-        return await database.run_blocking(lambda blocking: run(blocking, partial(_writable, body)))
-
-
-def _writable(body: Callable[[Any], T], tr: Any) -> T:
-    return body(tr)
 
 
 def _size(one: TaskFigures) -> int:

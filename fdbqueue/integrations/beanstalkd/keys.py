@@ -5,7 +5,7 @@ behind the semicolon its readers. `number` is the id of a job, as clients know i
 
 A number is never used twice. The two rows of a job are written with its task, and cleared with it. A task
 that a program has put into a tube gets its rows when a client first meets it. A program may also end a job:
-then its rows stay until `stale` finds them.
+then its rows stay until `clear_stale` finds them.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -15,7 +15,7 @@ from fdb import tuple as layer
 
 from fdbqueue.core.columns import UNPACKING, Table
 from fdbqueue.core.root_keys import BEANSTALKD, RootKeys
-from fdbqueue.core.seam import Transaction
+from fdbqueue.core.seam import ReadTransaction, Transaction
 
 B = Table()
 NEXT = B.packed(0)  # (number,), the first one that no server has; servers, for a block of numbers
@@ -36,7 +36,7 @@ class Row(NamedTuple):
     buries: int = 0
     kicks: int = 0
     buried_us: int = 0
-    """The time of its burial, while it is buried."""
+    """The time of its burial; a program may have ended that since."""
 
 
 class JobKeys:
@@ -46,75 +46,75 @@ class JobKeys:
         prefix = root.prefix + layer.pack((BEANSTALKD,))
         self._next, self._job, self._number = NEXT.start(prefix), JOB.key(prefix), NUMBER.key(prefix)
         self._jobs, self._number_in = JOB.all(prefix), JOB.last(prefix)
-        self._burial, self.burials, self.buried_in = (
-            BURIAL.key(prefix),
-            BURIALS.under(prefix),
-            BURIAL.last(prefix),
-        )
+        self._burial, self.burials = BURIAL.key(prefix), BURIALS.under(prefix)
+        self.buried_in = BURIAL.last(prefix)
 
-    def reserve_numbers(self, tr: Transaction, count: int) -> int:
+    def new_numbers(self, tr: Transaction, count: int) -> int:
         """Give `count` numbers to this process. Return the first."""
         first = _number_of(tr.get(self._next).value) or 1
         tr.set(self._next, layer.pack((first + count,)))
         return first
 
-    def set(self, tr: Transaction, number: int, row: Row, old: Row | None = None) -> None:
-        """Write the row of a job, in place of `old`."""
-        if old is not None and old.buried_us:
-            tr.clear(self._burial(old.tube, old.buried_us, old.task))
+    def add(self, tr: Transaction, number: int, row: Row) -> None:
+        """Write the rows of a new job."""
+        tr.set(self._job(number), layer.pack(row))
+        tr.set(self._number(row.task), layer.pack((number,)))
+
+    def change(self, tr: Transaction, number: int, old: Row, **changes: Any) -> None:
+        """Write the row of a job. Its burial is over unless the changes have the time of another one."""
+        row = old._replace(**{"buried_us": 0, **changes})
+        self._end_burial(tr, old)
         if row.buried_us:
             tr.set(self._burial(row.tube, row.buried_us, row.task), b"")
         tr.set(self._job(number), layer.pack(row))
 
-    def add(self, tr: Transaction, number: int, row: Row) -> None:
-        """Write both rows of a job."""
-        self.set(tr, number, row)
-        tr.set(self._number(row.task), layer.pack((number,)))
-
-    def clear(self, tr: Transaction, number: int, task: bytes, row: Row | None = None) -> None:
-        """Clear the rows of a job. `row`: that of a job that may be buried."""
-        if row is not None and row.buried_us:
-            tr.clear(self._burial(row.tube, row.buried_us, task))
+    def clear(self, tr: Transaction, number: int, task: bytes) -> None:
+        """Clear the rows of a job that is not buried."""
         tr.clear(self._job(number))
         tr.clear(self._number(task))
 
-    def row(self, tr: Any, number: int) -> Row | None:
-        """Reads: the row, serialisably unless `tr` is a snapshot."""
-        return _row_of(tr.get(self._job(number)).value)
+    def clear_any(self, tr: Transaction, number: int, row: Row) -> None:
+        self._end_burial(tr, row)
+        self.clear(tr, number, row.task)
 
-    def rows(self, tr: Any, numbers: Iterable[int]) -> list[Row | None]:
-        """Several rows, read together."""
+    def _end_burial(self, tr: Transaction, row: Row) -> None:
+        if row.buried_us:
+            tr.clear(self._burial(row.tube, row.buried_us, row.task))
+
+    def rows(self, tr: ReadTransaction, numbers: Iterable[int]) -> list[Row | None]:
+        """The rows of jobs, read together."""
         asked = [tr.get(self._job(number)) for number in numbers]
         return [_row_of(value.value) for value in asked]
 
-    def numbers(self, tr: Any, tasks: Iterable[bytes]) -> list[int | None]:
-        """The numbers of these tasks, read together."""
+    def numbers(self, tr: ReadTransaction, tasks: Iterable[bytes]) -> list[int | None]:
+        """The numbers of tasks, read together."""
         asked = [tr.get(self._number(task)) for task in tasks]
         return [_number_of(value.value) for value in asked]
 
-    def stale(
-        self, tr: Transaction, after: int, count: int, is_there: Callable[[Row], bool]
+    def clear_stale(
+        self, tr: Transaction, after: int, count: int, has_task: Callable[[Row], bool]
     ) -> Sequence[int]:
         """Clear the rows of jobs without a task, among the `count` behind the number `after`. Return the
         numbers of those that were looked at.
 
-        Reads: the rows by snapshot; those that it clears serialisably, as `is_there` reads their tasks.
+        Reads: the rows by snapshot; those that it clears serialisably, as `has_task` reads their tasks.
         """
         begin = self._job(after) + b"\0"
         found = tr.snapshot.get_range(begin, self._jobs.stop, limit=count).to_list()
-        for entry in found:
+        numbers = [self._number_in(entry.key) for entry in found]
+        for number, entry in zip(numbers, found, strict=True):
             row = _row_of(entry.value)
-            if row is None or not is_there(row):
+            if row is None or not has_task(row):
                 tr.add_read_conflict_key(entry.key)
                 tr.clear(entry.key)
                 if row is not None:
-                    self.clear(tr, self._number_in(entry.key), row.task, row)
-        return [self._number_in(entry.key) for entry in found]
+                    self.clear_any(tr, number, row)
+        return numbers
 
 
 def _row_of(value: bytes | None) -> Row | None:
     try:
-        return None if value is None else Row(*layer.unpack(value)[:7])
+        return None if value is None else Row(*layer.unpack(value)[: len(Row._fields)])
     except (*UNPACKING, TypeError):
         return None
 

@@ -6,7 +6,10 @@ this file: a command ends where its word ends, so `quitting` quits, and `kick 5x
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
+
+from fdbqueue.core import task
 
 LINE_BYTES_MAX = 224
 """With the two bytes of its end."""
@@ -30,6 +33,9 @@ TIMED_OUT = b"TIMED_OUT\r\n"
 TOUCHED = b"TOUCHED\r\n"
 UNKNOWN_COMMAND = b"UNKNOWN_COMMAND\r\n"
 
+PEEKED = {"peek-ready": task.READY, "peek-delayed": task.DELAYED, "peek-buried": task.BURIED}
+"""The state whose first job a command shows."""
+
 
 class Command(NamedTuple):
     name: str
@@ -42,37 +48,29 @@ class Command(NamedTuple):
 _TUBE = re.compile(rb"[A-Za-z0-9+/;.$_()][A-Za-z0-9+/;.$_()-]*")
 _NUMBER = re.compile(rb" *([0-9]+)")
 _COUNT = re.compile(rb"[ \t\v\f\r]*([+-]?[0-9]+)")  # as C reads it
-_PAUSE = re.compile(rb" *([A-Za-z0-9+/;.$_()-]+)(.*)", re.DOTALL)
+_PAUSE = re.compile(rb" *([A-Za-z0-9+/;.$_()-]+)( .*)", re.DOTALL)
+_Read = Callable[[str, bytes], Command | None]
 
 
-def _numbers(rest: bytes, *bounds: int) -> tuple[tuple[int, ...], bytes] | None:
-    """The numbers at the beginning of `rest`, one for each bound, and what follows; None if one is none."""
-    found: list[int] = []
-    for bound in bounds:
-        number = _NUMBER.match(rest)
-        if number is None or int(number[1]) > bound:
-            return None
-        found.append(int(number[1]))
-        rest = rest[number.end() :]
-    return tuple(found), rest
+def _leading(*bounds: int) -> _Read:
+    """Reads the numbers at the beginning, one for each bound, and what follows."""
 
-
-def _exactly(*bounds: int) -> Callable[[str, bytes], Command | None]:
     def read(name: str, rest: bytes) -> Command | None:
-        found = _numbers(rest, *bounds)
-        return None if found is None or found[1] else Command(name, found[0])
+        found: list[int] = []
+        for bound in bounds:
+            number = _NUMBER.match(rest)
+            if number is None or int(number[1]) > bound:
+                return None
+            found.append(int(number[1]))
+            rest = rest[number.end() :]
+        return Command(name, tuple(found), rest=rest)
 
     return read
 
 
-def _put(name: str, rest: bytes) -> Command | None:
-    found = _numbers(rest, U32_MAX, U32_MAX, U32_MAX, U32_MAX)
-    return None if found is None else Command(name, found[0], rest=found[1])
-
-
-def _seconds(name: str, rest: bytes) -> Command | None:
-    found = _numbers(rest, 2**31 - 1)
-    return None if found is None else Command(name, found[0])
+def _only(read: _Read, name: str, rest: bytes) -> Command | None:
+    found = read(name, rest)
+    return None if found is None or found.rest else found
 
 
 def _count(name: str, rest: bytes) -> Command | None:
@@ -82,59 +80,48 @@ def _count(name: str, rest: bytes) -> Command | None:
     return Command(name, (int(number[1]) & U32_MAX,))
 
 
-def _alone(name: str, rest: bytes) -> Command | None:
-    return None if rest else Command(name)
-
-
-def _anyhow(name: str, _: bytes) -> Command:
-    return Command(name)
-
-
 def _tube(name: str, rest: bytes) -> Command | None:
-    return Command(name, tube=rest.decode()) if is_tube(rest) else None
+    is_tube = len(rest) <= TUBE_BYTES_MAX and _TUBE.fullmatch(rest)
+    return Command(name, tube=rest.decode()) if is_tube else None
 
 
 def _pause(name: str, rest: bytes) -> Command | None:
     found = _PAUSE.fullmatch(rest)
-    numbers = None if found is None else _numbers(found[2], U32_MAX)
-    if found is None or numbers is None or numbers[1] or not is_tube(found[1]):
-        return None
-    return Command(name, numbers[0], found[1].decode())
+    tube = None if found is None else _tube(name, found[1])
+    numbers = None if found is None else _only(_leading(U32_MAX), name, found[2])
+    return None if tube is None or numbers is None else tube._replace(numbers=numbers.numbers)
 
 
-def is_tube(name: bytes) -> bool:
-    return len(name) <= TUBE_BYTES_MAX and _TUBE.fullmatch(name) is not None
-
-
-_READERS: Mapping[bytes, Callable[[str, bytes], Command | None]] = {
-    b"put ": _put,
-    b"peek ": _exactly(U64_MAX),
-    b"peek-ready": _alone,
-    b"peek-delayed": _alone,
-    b"peek-buried": _alone,
-    b"reserve-with-timeout ": _seconds,
-    b"reserve-job ": _exactly(U64_MAX),
-    b"reserve": _alone,
-    b"delete ": _exactly(U64_MAX),
-    b"release ": _exactly(U64_MAX, U32_MAX, U32_MAX),
-    b"bury ": _exactly(U64_MAX, U32_MAX),
+_ALONE, _JOB = partial(_only, _leading()), partial(_only, _leading(U64_MAX))
+_READERS: Mapping[bytes, _Read] = {
+    b"put ": _leading(U32_MAX, U32_MAX, U32_MAX, U32_MAX),
+    b"peek ": _JOB,
+    b"peek-ready": _ALONE,
+    b"peek-delayed": _ALONE,
+    b"peek-buried": _ALONE,
+    b"reserve-with-timeout ": _leading(2**31 - 1),
+    b"reserve-job ": _JOB,
+    b"reserve": _ALONE,
+    b"delete ": _JOB,
+    b"release ": partial(_only, _leading(U64_MAX, U32_MAX, U32_MAX)),
+    b"bury ": partial(_only, _leading(U64_MAX, U32_MAX)),
     b"kick ": _count,
-    b"kick-job ": _exactly(U64_MAX),
-    b"touch ": _exactly(U64_MAX),
-    b"stats-job ": _exactly(U64_MAX),
+    b"kick-job ": _JOB,
+    b"touch ": _JOB,
+    b"stats-job ": _JOB,
     b"stats-tube ": _tube,
-    b"stats": _alone,
+    b"stats": _ALONE,
     b"use ": _tube,
     b"watch ": _tube,
     b"ignore ": _tube,
-    b"list-tubes-watched": _alone,
-    b"list-tube-used": _alone,
-    b"list-tubes": _alone,
-    b"quit": _anyhow,
+    b"list-tubes-watched": _ALONE,
+    b"list-tube-used": _ALONE,
+    b"list-tubes": _ALONE,
+    b"quit": _leading(),
     b"pause-tube": _pause,
 }
 """The readers by the beginning of the line; the first one that fits counts."""
-NAMES = tuple(word.decode().strip() for word in _READERS)
+NAMES = frozenset(word.decode().strip() for word in _READERS)
 _WORD = re.compile(b"|".join(map(re.escape, _READERS)))
 
 

@@ -20,32 +20,32 @@ from typing import Any
 from fdbqueue.aio.database import Database
 from fdbqueue.aio.hub import Unheard
 from fdbqueue.core import limits
-from fdbqueue.core.errors import FdbQueueError, WaitStopped
+from fdbqueue.core.database import at_pace, run
+from fdbqueue.core.errors import WaitStopped
 from fdbqueue.core.runtime import Event
 from fdbqueue.core.task import Task
 from fdbqueue.core.visible import SURVIVED
-from fdbqueue.integrations.beanstalkd import protocol
-from fdbqueue.integrations.beanstalkd.batches import Batches, Verb, Want, refusal
-from fdbqueue.integrations.beanstalkd.jobs import Held, Jobs, Taken
+from fdbqueue.integrations.beanstalkd.batches import Batches, Item, Kind, refusal
+from fdbqueue.integrations.beanstalkd.jobs import Attempt, Held, Jobs, taken_of
 from fdbqueue.integrations.beanstalkd.tubes import DEFAULT, TIMER_MAX_S, Peer, Tube, Waiter
-from fdbqueue.tasks import verbs
 
 TUBES_MAX = 10_000
 """Tubes that connections may use and watch at a time."""
 PAUSE_AFTER_ERROR_S = 1.0
 STALE_LOOK_S = 5.0
 STALE_LOOKED_AT = 200
+_tube = attrgetter("tube")
 
 
 class Server:
-    """A server of one database on the running loop. `serve` runs it."""
+    """A server of one database on the running loop."""
 
     def __init__(self, database: Database, root: Any, max_job_size: int) -> None:
         self.database = database
         self.max_job_size = max_job_size
         self.loop = asyncio.get_running_loop()
-        runtime = database.blocking.runtime
-        self.now, self.random_bytes, self.runtime = runtime.now, runtime.random_bytes, runtime
+        self.runtime = database.blocking.runtime
+        self.now = self.runtime.now
         self.jobs = Jobs(database.blocking, root)
         self.batches = Batches(database, self.jobs)
         self.tubes = {DEFAULT: Tube(DEFAULT)}
@@ -57,8 +57,8 @@ class Server:
 
     # Tubes.
 
-    def enter(self, name: str, how: str) -> Any:
-        """The tube, with one more user of that kind; None if too many are used."""
+    def enter(self, name: str) -> Tube | None:
+        """The tube; None if too many are used."""
         tube = self.tubes.get(name)
         if tube is None:
             if len(self.tubes) >= TUBES_MAX:
@@ -66,35 +66,36 @@ class Server:
             if len(self.tubes) >= TUBES_MAX:
                 return None
             tube = self.tubes[name] = Tube(name)
-        setattr(tube, how, getattr(tube, how) + 1)
         return tube
 
     def is_paused(self, tube: Tube) -> bool:
         return tube.paused_until > self.loop.time()
 
-    def pause(self, name: str, seconds: int) -> None:
-        tube = self.tubes.get(name) or self.tubes.setdefault(name, Tube(name))
+    def pause(self, tube: Tube, seconds: int) -> None:
         tube.pauses += 1
         tube.pause_s, tube.paused_until = seconds, self.loop.time() + seconds
         if tube.stop is not None:
             tube.stop.set()
-        self.loop.call_later(min(seconds, TIMER_MAX_S), self._unpause, tube)
+        self._unpause(tube)
 
     def _unpause(self, tube: Tube) -> None:
+        """Let jobs be given again if the pause is over; if not, look again later."""
+        if tube.timer is not None:
+            tube.timer.cancel()
         left_s = tube.paused_until - self.loop.time()
         if left_s > 0:
-            self.loop.call_later(min(left_s, TIMER_MAX_S), self._unpause, tube)
+            tube.timer = self.loop.call_later(min(left_s, TIMER_MAX_S), self._unpause, tube)
             return
-        tube.pause_s = 0
+        tube.timer, tube.pause_s = None, 0
         self.stand(tube)
 
     # Reserves.
 
-    def reserve(self, connection: Peer, timeout_s: float | None) -> None:
-        connection.waiter = waiter = Waiter(self.loop, connection, timeout_s, self.stand)
-        tubes = sorted(name for name, tube in connection.watched.items() if not self.is_paused(tube))
+    def reserve(self, peer: Peer, timeout_s: float) -> None:
+        peer.waiter = waiter = Waiter(peer, timeout_s, self.stand)
+        tubes = sorted(name for name, tube in peer.watched.items() if not self.is_paused(tube))
         if tubes:
-            self.batches.add(Want(tubes, waiter.tried))
+            self.batches.add(Item(Kind.TAKE, tuple(tubes), None, waiter.tried))
         else:
             waiter.tried(None)
 
@@ -107,7 +108,8 @@ class Server:
     async def _stand(self, tube: Tube, stop: Event) -> None:
         try:
             while tube.waiters and not stop.is_set():
-                await self._hand(tube, await self._take(tube, len(tube.waiters), stop))
+                tasks = await self._take(tube, len(tube.waiters), stop)
+                await asyncio.gather(*(self._hand(tube, task) for task in tasks))
         except WaitStopped:
             pass
         except SURVIVED as error:
@@ -125,53 +127,51 @@ class Server:
 
         return await self.database.hub.call(take, stop)
 
-    async def _hand(self, tube: Tube, tasks: Sequence[Task]) -> None:
-        """Give the jobs to those that wait."""
-        found = self.jobs.known_jobs(tube.name, tasks)
-        if found is None:
-            found = await self.changed(
-                lambda tr, numbers, _: self.jobs.numbered(tr, tube.name, tasks, numbers), tube.name
-            )
-        spare = [taken for taken in found if not self._give(tube, taken)]
-        if spare:
-            self.release([taken.held for taken in spare], uncounted=True)
+    async def _hand(self, tube: Tube, task: Task) -> None:
+        """Give a job to the reserve that waits longest; back to the queue, if none waits any more."""
+        taken = self.jobs.known(tube.name, task) or await self.answered(Kind.NUMBER, (tube.name,), task)
+        if isinstance(taken, bytes):
+            self.release([taken_of(tube.name, task, 0).held], seen=False)
+            await asyncio.sleep(PAUSE_AFTER_ERROR_S)
+        elif tube.waiters and not self.is_paused(tube):
+            next(iter(tube.waiters)).end(taken)
+        else:
+            self.release([taken.held], seen=False)
 
-    def _give(self, tube: Tube, taken: Taken) -> bool:
-        if not tube.waiters or self.is_paused(tube):
-            return False
-        next(iter(tube.waiters)).give(taken)
-        return True
-
-    def release(self, helds: Iterable[Held], uncounted: bool = False) -> None:
-        """Release jobs that no connection holds any more. `uncounted`: no connection has seen them."""
-        release = self._undo_takes if uncounted else self.jobs.give_back
+    def release(self, helds: Iterable[Held], seen: bool) -> None:
+        """Release jobs that no connection holds any more. `seen`: a client has been told of them."""
         for tube, few in groupby(sorted(helds, key=_tube), _tube):
             targets = [held.target for held in few]
-            self.change(partial(_release, release, tube, targets), _ignored, tube)
+            for at in range(0, len(targets), limits.VERB_BATCH):
+                some = targets[at : at + limits.VERB_BATCH]
+                give_back = partial(self.jobs.give_back, tube=tube, targets=some, seen=seen)
+                self._give_back(tube, give_back, PAUSE_AFTER_ERROR_S)
 
-    def _undo_takes(self, tr: Any, tube: str, targets: Sequence[verbs.Target]) -> None:
-        self.jobs.calls(tube).parts.each(tr, targets, verbs.undo_take)
+    def _give_back(self, tube: str, give_back: Callable[[Attempt], None], pause_s: float) -> None:
+        """Run it in a batch, and again later if it fails: these leases may last for years."""
+
+        def done(answer: bytes | None) -> None:
+            if answer is not None:
+                self.loop.call_later(pause_s, self._give_back, tube, give_back, min(2 * pause_s, TIMER_MAX_S))
+
+        self.batches.add(Item(Kind.CHANGE, (tube,), give_back, done))
 
     # Work of connections.
 
-    def change(self, verb: Callable[..., Any], done: Callable[[Any], None], *tubes: str) -> None:
-        """Run a verb in a batch. `done` gets its answer, or the reply that tells of a failure."""
-        self.batches.add(Verb(verb, done, tubes))
-
-    async def changed(self, verb: Callable[..., Any], *tubes: str) -> Any:
-        """As `change`, awaited. Raises: FdbQueueError for a failure, which is logged."""
+    async def answered(self, kind: Kind, tubes: tuple[str, ...], argument: Any) -> Any:
+        """The answer of a command in a batch, or the reply that tells of its failure."""
         answer: asyncio.Future[Any] = self.loop.create_future()
-        self.change(verb, partial(_resolve, answer), *tubes)
-        found = await answer
-        if found == protocol.INTERNAL_ERROR or found == protocol.OUT_OF_MEMORY:
-            raise FdbQueueError
-        return found
+        self.batches.add(Item(kind, tubes, argument, partial(_resolve, answer)))
+        return await answer
 
     async def kick(self, tube: str, count: int) -> bytes:
-        kicked = 0
+        kicked, state = 0, ""
         while True:
-            left = min(count - kicked, limits.VERB_BATCH)
-            more = await self.changed(partial(_kick, self.jobs, tube, left), tube)
+            verb = partial(self.jobs.kick, tube=tube, count=count - kicked, state=state)
+            answer = await self.answered(Kind.CHANGE, (tube,), verb)
+            if isinstance(answer, bytes):
+                return answer
+            more, state = answer
             kicked += more
             if more < limits.VERB_BATCH:
                 return b"KICKED %d\r\n" % kicked
@@ -182,36 +182,30 @@ class Server:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def connected(self, connection: Peer) -> None:
-        self.connections.add(connection)
-        self.connections_seen += 1
-
-    def disconnected(self, connection: Peer) -> None:
-        self.connections.discard(connection)
-        if connection.waiter is not None:
-            connection.waiter.drop()
-        connection.used.using -= 1
-        for tube in connection.watched.values():
+    def disconnected(self, peer: Peer) -> None:
+        self.connections.discard(peer)
+        if peer.waiter is not None:
+            peer.waiter.leave()
+        peer.used.using -= 1
+        for tube in peer.watched.values():
             tube.watching -= 1
-        helds, connection.held = list(connection.held.values()), {}
-        self.release(helds)
+        self.release(peer.held.values(), seen=True)
+        peer.held = {}
+
+    # Its life.
 
     def drain(self) -> None:
         """Take no new jobs."""
         self.is_draining = True
 
-    # Its life.
-
-    async def run(self, listening: asyncio.Server) -> None:
+    async def run(self) -> None:
         """Serve until this is cancelled. The end of the session of this process releases all jobs."""
-        batches, stale = self.spawn(self.batches.run()), self.spawn(self._clear_stale())
         try:
             with suppress(asyncio.CancelledError):
-                await asyncio.gather(batches, stale)
+                await asyncio.gather(self.batches.run(), self._clear_stale())
         finally:
-            listening.close()
-            for connection in list(self.connections):
-                connection.abort()
+            for peer in list(self.connections):
+                peer.transport.abort()
             for tube in self.tubes.values():
                 if tube.stop is not None:
                     tube.stop.set()
@@ -224,25 +218,13 @@ class Server:
         while True:
             await asyncio.sleep(STALE_LOOK_S)
             try:
-                clear = partial(self.jobs.clear_stale, place, STALE_LOOKED_AT)
-                place = await self.database.hub.call(clear, Unheard())
+                place = await self.database.hub.call(partial(self._clear_some, place), Unheard())
             except SURVIVED as error:
                 refusal(error)
 
-
-_tube = attrgetter("tube")
-
-
-def _release(release: Callable[..., None], tube: str, targets: Sequence[Any], tr: Any, *_: Any) -> None:
-    release(tr, tube, targets)
-
-
-def _kick(jobs: Jobs, tube: str, count: int, tr: Any, *_: Any) -> int:
-    return jobs.kick(tr, tube, count)
-
-
-def _ignored(_: Any) -> None:
-    """A failure is logged by now, and the lease ends by time."""
+    def _clear_some(self, place: int) -> int:
+        database = at_pace(self.database.blocking, "upkeep")
+        return run(database, lambda tr: self.jobs.clear_stale(tr, place, STALE_LOOKED_AT))
 
 
 def _resolve(answer: "asyncio.Future[Any]", found: Any) -> None:

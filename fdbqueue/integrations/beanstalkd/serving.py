@@ -1,9 +1,9 @@
-"""The server in its process: it serves one database at one address until a signal ends it."""
+"""The server in its process: it serves one database at one socket until a signal ends it."""
 
 import asyncio
 import signal
-from collections import Counter
-from collections.abc import Callable, Coroutine
+import socket
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -13,23 +13,26 @@ from fdbqueue.integrations.beanstalkd.connection import Connection
 from fdbqueue.integrations.beanstalkd.figures import Figures
 from fdbqueue.integrations.beanstalkd.server import Server
 
-Listen = Callable[[Callable[[], Connection]], Coroutine[Any, Any, asyncio.Server]]
-"""Listens at an address. Is given the function that makes a connection."""
+BACKLOG = 1024
 
 
-async def serve(url: str, root: Any, max_job_size: int, listen: Listen, tell: Callable[[], None]) -> int:
+async def serve(
+    url: str, root: Any, max_job_size: int, listening: socket.socket, tell: Callable[[], None]
+) -> int:
     """Serve until a signal ends the process, and return its number. `tell` is called when it listens.
 
     SIGUSR1 lets the server take no new jobs.
     """
-    loop, ended_by = asyncio.get_running_loop(), Counter[int]()
+    loop, ended_by = asyncio.get_running_loop(), list[int]()
     async with aio_open(url) as database:
         server = Server(database, root, max_job_size)
         connect = partial(Connection, server, Figures(server))
-        running = loop.create_task(server.run(await listen(connect)))
+        accepting = await loop.create_server(connect, sock=listening, backlog=BACKLOG)
+        running = loop.create_task(server.run())
 
         def end(number: int) -> None:
-            ended_by[number] += 1
+            ended_by.append(number)
+            accepting.close()
             running.cancel()
 
         loop.add_signal_handler(signal.SIGUSR1, server.drain)
@@ -37,4 +40,4 @@ async def serve(url: str, root: Any, max_job_size: int, listen: Listen, tell: Ca
             loop.add_signal_handler(number, end, number)
         tell()
         await running
-    return next(iter(ended_by), 0)
+    return ended_by[0] if ended_by else 0

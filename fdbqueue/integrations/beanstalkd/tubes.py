@@ -27,8 +27,10 @@ class Tube(Struct, eq=False):
     pauses: int = 0
     pause_s: int = 0
     paused_until: float = 0.0
+    timer: asyncio.TimerHandle | None = None
+    """That of the end of its pause."""
     waiters: dict["Waiter", None] = field(default_factory=dict)
-    """The connections that wait for a job, in order."""
+    """The reserves that wait for a job, in order."""
     take: "asyncio.Task[None] | None" = None
     """The take in the line of the queue."""
     stop: Event | None = None
@@ -41,6 +43,7 @@ class Tube(Struct, eq=False):
 class Peer(asyncio.Protocol):
     """A connection, as the server knows it."""
 
+    transport: asyncio.Transport
     used: Tube
     watched: dict[str, Tube]
 
@@ -50,93 +53,65 @@ class Peer(asyncio.Protocol):
         self.is_producer = self.is_worker = self.ended = self.closed = False
 
     @abstractmethod
-    def answer(self, reply: bytes) -> None:
-        """Reply to the command that waits; the next one has its turn."""
-
-    @abstractmethod
-    def answer_with(self, taken: Taken) -> None:
-        """Reply to a reserve with a job."""
+    def reserved(self, answer: Taken | bytes) -> None:
+        """Reply to a reserve that has waited: with a job, or that there is none."""
 
     @abstractmethod
     def margin_s(self) -> float:
         """The time until the last part of the lease that ends first, in which no reserve waits."""
 
-    @abstractmethod
-    def abort(self) -> None:
-        """Close it at once."""
-
 
 class Waiter:
-    """A reserve of a connection."""
+    """A reserve of a connection. `stand` lets a take stand in the line of the queue of a tube."""
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        connection: Peer,
-        timeout_s: float | None,
-        stand: Callable[[Tube], None],
-    ) -> None:
-        """`stand` lets a take stand in the line of the queue of a tube."""
-        self._loop = loop
-        self._connection = connection
-        self._timeout_s = timeout_s
+    def __init__(self, peer: Peer, timeout_s: float, stand: Callable[[Tube], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._peer = peer
         self._stand = stand
-        self._until = None if timeout_s is None else loop.time() + timeout_s
+        self._until = self._loop.time() + timeout_s
         self._timer: asyncio.TimerHandle | None = None
-        self._tubes = list(connection.watched.values())
+        self._tubes = list(peer.watched.values())
 
     def tried(self, answer: Taken | bytes | None) -> None:
         """The answer of the first try: None if there is no job."""
-        if isinstance(answer, Taken):
-            self.give(answer)
-        elif answer is not None or self._connection.closed:
-            self._end(answer or b"")
-        elif self._timeout_s == 0 or self._connection.ended or self._connection.margin_s() <= 0:
+        if answer is not None:
+            self.end(answer)
+        elif self._peer.ended or self._peer.closed:
             self.expire()
         else:
-            for tube in self._tubes:
-                tube.waiters[self] = None
-                self._stand(tube)
             self._wait()
+            if self._timer is not None:
+                for tube in self._tubes:
+                    tube.waiters[self] = None
+                    self._stand(tube)
 
-    def give(self, taken: Taken) -> None:
-        self._leave()
-        self._connection.answer_with(taken)
+    def _wait(self) -> None:
+        """Wait for the timeout, or for the end of a lease to be near, whichever is first."""
+        left_s = min(TIMER_MAX_S, self._peer.margin_s(), self._until - self._loop.time())
+        if left_s > 0:
+            self._timer = self._loop.call_later(left_s, self._wait)
+        else:
+            self.expire()
 
     def expire(self) -> None:
         """Answer that there is no job."""
-        self._end(protocol.DEADLINE_SOON if self._connection.margin_s() <= 0 else protocol.TIMED_OUT)
+        self.end(protocol.DEADLINE_SOON if self._peer.margin_s() <= 0 else protocol.TIMED_OUT)
 
     def hang_up(self) -> None:
         """The client sends no more, so the reserve waits no longer; its first try goes on to its end."""
         if self._timer is not None:
             self.expire()
 
-    def drop(self) -> None:
-        """The connection has gone."""
-        self._leave()
+    def end(self, answer: Taken | bytes) -> None:
+        self.leave()
+        self._peer.reserved(answer)
 
-    def _end(self, reply: bytes) -> None:
-        self._leave()
-        self._connection.answer(reply)
-
-    def _leave(self) -> None:
-        self._connection.waiter = None
+    def leave(self) -> None:
+        self._peer.waiter = None
         if self._timer is not None:
             self._timer.cancel()
+            self._timer = None
         for tube in self._tubes:
             tube.waiters.pop(self, None)
             if not tube.waiters and tube.stop is not None:
                 tube.stop.set()
-
-    def _wait(self) -> None:
-        """Wait for the timeout, or for the end of a lease to be near, whichever is first."""
-        left_s = min(
-            TIMER_MAX_S,
-            self._connection.margin_s(),
-            TIMER_MAX_S if self._until is None else self._until - self._loop.time(),
-        )
-        if left_s > 0:
-            self._timer = self._loop.call_later(left_s, self._wait)
-        else:
-            self.expire()

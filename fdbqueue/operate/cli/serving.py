@@ -3,10 +3,12 @@
 """
 
 import asyncio
+import errno
 import os
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -46,7 +48,7 @@ def _given(_: click.Context, __: click.Parameter, host: str) -> str:
 
 
 @contextmanager
-def _listening(host: str, port: int) -> Iterator[None]:
+def _listening(host: str | Path, port: int) -> Iterator[None]:
     """Raises: CommandError for an address where the block cannot listen."""
     try:
         yield
@@ -143,7 +145,7 @@ def serve(here: Here, address: str, max_job_size: int, create: bool, public: boo
     with _extra("aio", "serve needs", "greenlet"):
         from fdbqueue.integrations.beanstalkd.serving import serve as serving
     place = Address.of(address)
-    if not place.is_local and not public:
+    if place.host and not is_loopback(place.host) and not public:
         raise CommandError(
             f"{place.host} is not an address of this machine alone, and clients have no password: give "
             "--public if its network may use all tubes"
@@ -152,20 +154,10 @@ def serve(here: Here, address: str, max_job_size: int, create: bool, public: boo
         with here.database(create=create, timeout_s=None):
             pass  # its errors say what to do
     with logging_at("info"), place.listening() as listening:
-
-        async def listen(connection: Callable[[], Any]) -> asyncio.Server:
-            loop = asyncio.get_running_loop()
-            return await loop.create_server(connection, sock=listening, backlog=_BACKLOG)
-
-        def tell() -> None:
-            say(f"serving beanstalkd's protocol at {place.told(listening)}")
-
-        ended_by = asyncio.run(serving(here.url, here.root, max_job_size, listen, tell))
+        tell = partial(say, f"serving beanstalkd's protocol at {place.told(listening)}")
+        ended_by = asyncio.run(serving(here.url, here.root, max_job_size, listening, tell))
     if ended_by:
         raise Interrupted(ended_by)
-
-
-_BACKLOG = 1024
 
 
 class Address(NamedTuple):
@@ -174,47 +166,47 @@ class Address(NamedTuple):
     host: str
     """Empty for a socket at a path."""
     port: int
-    path: str
+    path: Path
 
     @classmethod
     def of(cls, address: str) -> "Address":
         host, _, rest = address.rpartition(":")
         if host == "unix" and rest:
-            return cls("", 0, rest)
+            return cls("", 0, Path(rest))
         if host and rest.isdecimal() and int(rest) < 65_536:
-            return cls(host.strip("[]"), int(rest), "")
+            return cls(host.strip("[]"), int(rest), Path())
         raise click.BadParameter("it is neither HOST:PORT nor unix:PATH", param_hint="--beanstalkd")
 
-    @property
-    def is_local(self) -> bool:
-        return not self.host or is_loopback(self.host)
-
     def told(self, listening: socket.socket) -> str:
-        return self.path or "{}:{}".format(*listening.getsockname()[:2])
+        return "{}:{}".format(*listening.getsockname()[:2]) if self.host else str(self.path)
 
     @contextmanager
     def listening(self) -> Iterator[socket.socket]:
-        """A socket that listens; that of a path is for this user alone, and its end removes it.
-
-        Raises: CommandError.
-        """
+        """A bound socket. Raises: CommandError."""
         with _listening(self.host or self.path, self.port), self._bound() as bound:
             yield bound
-        if self.path:
-            os.unlink(self.path)
 
-    def _bound(self) -> socket.socket:
+    @contextmanager
+    def _bound(self) -> Iterator[socket.socket]:
+        """That of a path is for this user alone, and removed at the end."""
         if self.host:
             family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
-            return socket.create_server((self.host, self.port), family=family, backlog=_BACKLOG)
-        before = os.umask(0o177)
-        try:
-            made = socket.socket(socket.AF_UNIX)
-            made.bind(self.path)
-        finally:
-            os.umask(before)
-        made.listen(_BACKLOG)
-        return made
+            with socket.create_server((self.host, self.port), family=family) as bound:
+                yield bound
+            return
+        with socket.socket(socket.AF_UNIX) as bound:
+            if self.path.is_socket() and bound.connect_ex(str(self.path)) == errno.ECONNREFUSED:
+                self.path.unlink()  # that of a server that was killed
+        with socket.socket(socket.AF_UNIX) as bound:
+            before = os.umask(0o177)
+            try:
+                bound.bind(str(self.path))
+            finally:
+                os.umask(before)
+            try:
+                yield bound
+            finally:
+                self.path.unlink(missing_ok=True)
 
 
 @command(cli, json=False)
