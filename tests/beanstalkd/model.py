@@ -208,7 +208,7 @@ class World:
         return lambda attempt: getattr(self.jobs[0], verb)(attempt, job.number)
 
     def _ready(self, tubes: Sequence[str]) -> list[Job]:
-        """Ready jobs, the first one first. The order of a job is that of its put, whatever has happened to it."""
+        """Ready jobs, the first one first. Its order is that of its put, whatever has happened to it."""
         found = [job for tube in tubes for job in self._in(READY, tube)]
         return sorted(found, key=lambda job: (job.pri, self.model.index(job)))
 

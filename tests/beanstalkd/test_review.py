@@ -46,7 +46,7 @@ def test_a_kick_of_buried_jobs_leaves_delayed_ones(client: Client) -> None:
 
 
 def test_jobs_of_a_dropped_queue_are_not_found(client: Client, shared) -> None:  # noqa: F811
-    db, queue, root = shared
+    db, queue, _ = shared
     number = client.put()
     queue.drop(db)
     for command in ("peek", "stats-job", "kick-job", "reserve-job", "delete"):

@@ -56,7 +56,7 @@ class Kind(IntEnum):
 
 
 class Item(Struct, eq=False):
-    """A command. Those of a batch with one kind and the same tubes share a call. It uses at most one number."""
+    """A command. Those of a batch with one kind and equal tubes share a call. It uses at most 1 number."""
 
     kind: Kind
     tubes: tuple[str, ...]
