@@ -199,8 +199,13 @@ class World:
                 [(_, row, _, body)] = self.ask(0, (Kind.LOOK, (), self._about("look", job)))
                 assert (body, row.kicks) == (job.body, job.kicks)
         run(self.db, lambda tr: self.jobs[0].clear_stale(tr, 0, 10_000))
-        rows = self.db.get_range_startswith(DEFAULT_ROOT.pack((BEANSTALKD, 1)))
+        rows, burials = (
+            self.db.get_range_startswith(DEFAULT_ROOT.pack((BEANSTALKD, table))) for table in (1, 3)
+        )
         assert len(rows) == sum(job.number > 0 for job in self.model)
+        keys = self.jobs[0].keys
+        buried = [keys.buried_in(row.key) for row in burials]
+        assert None not in run(self.db, lambda tr: keys.numbers(tr, buried))
 
     # The model.
 

@@ -78,6 +78,34 @@ def test_a_second_burial_is_kicked_once(client: Client, shared) -> None:  # noqa
     assert client.reserve()[0] == number
 
 
+def test_kicks_keep_the_order_past_a_stale_burial(client: Client, shared) -> None:  # noqa: F811
+    """A program kicks the first job, and the row of its burial stays."""
+    db, queue, _ = shared
+    numbers = []
+    for pri in (0, 5, 0):
+        numbers.append(client.put())
+        client.reserve()
+        client.ask(f"bury {numbers[-1]} {pri}")
+        if len(numbers) == 1:
+            queue.kick(db)
+            assert client.reserve()[0] == numbers[0]
+    assert client.ask("kick 1") == b"KICKED 1\r\n"
+    assert client.reserve()[0] == numbers[1]
+
+
+def test_a_delete_clears_the_row_of_a_burial(client: Client, shared) -> None:  # noqa: F811
+    """A program kicks the task in between, so the row is still there when the job is deleted."""
+    db, queue, root = shared
+    at, number = Jobs(db, root).keys.burials(tube_of(client)), client.put()
+    client.reserve()
+    client.ask(f"bury {number} 0")
+    queue.kick(db)
+    client.reserve()
+    assert len(db.get_range(at.start, at.stop)) == 1
+    assert client.ask(f"delete {number}") == b"DELETED\r\n"
+    assert list(db.get_range(at.start, at.stop)) == []
+
+
 def test_all_jobs_of_a_connection_come_back(client: Client, served: Served) -> None:
     numbers, tube = {client.put() for _ in range(450)}, tube_of(client)
     with served.client() as other:

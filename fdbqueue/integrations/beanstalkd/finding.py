@@ -1,10 +1,10 @@
 """Finding jobs: the first ones of a tube in each state, and the tube with the best job."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import inf
 
 from fdbqueue.core import limits
-from fdbqueue.core.seam import Transaction
+from fdbqueue.core.seam import KeyValue, Transaction
 from fdbqueue.core.task import BURIED, DELAYED
 from fdbqueue.integrations.beanstalkd.keys import JobKeys
 from fdbqueue.tasks import edges
@@ -15,7 +15,7 @@ from fdbqueue.tasks.stored.records import NUMBER, Record, id_in
 URGENT = 1024
 """Jobs of a smaller priority are urgent."""
 URGENT_COUNTED_MAX = 1_000
-TIMERS_LOOKED_AT_MAX = 2_000
+ROWS_LOOKED_AT_MAX = 2_000
 _LAST = (inf, 0)
 
 
@@ -47,33 +47,47 @@ def first_ready(change: Change, count: int) -> list[Record]:
 
 
 def first_delayed(change: Change, count: int) -> list[Record]:
-    """The delayed tasks that are due first, among the first TIMERS_LOOKED_AT_MAX timers."""
+    """The delayed tasks that are due first, among the first ROWS_LOOKED_AT_MAX timers."""
     found: list[Record] = []
-    begin, end = change.shape.keys.timers.start, change.shape.keys.timers.stop
-    for _ in range(TIMERS_LOOKED_AT_MAX // limits.VERB_BATCH):
-        rows = change.tr.snapshot.get_range(begin, end, limit=limits.VERB_BATCH).to_list()
+    for rows in _pages(change, change.shape.keys.timers, limits.VERB_BATCH):
         found += _in_state(change, [id_in(row.key) for row in rows], DELAYED)
-        if len(found) >= count or len(rows) < limits.VERB_BATCH:
+        if len(found) >= count:
             break
-        begin = rows[-1].key + b"\0"
     return found[:count]
 
 
 def first_buried(keys: JobKeys, tube: str, change: Change, count: int) -> list[Record]:
-    """The tasks that were buried first; behind them, those that a program has buried, by priority.
+    """The tasks that were buried first, among the first ROWS_LOOKED_AT_MAX burials; behind them, others by
+    priority, such as those that a program has buried.
 
-    Rows of tasks that are not buried any more are cleared, unless partitions share them.
+    A row of a task that is not buried any more stays if a program has kicked it. It is cleared here, unless
+    partitions share the rows.
     """
-    under, beside = keys.burials(tube), change.shape.keys.buried
-    asked = [change.tr.snapshot.get_range(at.start, at.stop, limit=count) for at in (under, beside)]
-    rows, others = (found.to_list() for found in asked)
-    ids = [keys.buried_in(row.key) for row in rows]
-    found = _in_state(change, dict.fromkeys([*ids, *(id_in(row.key) for row in others)]), BURIED)
-    known = {record.id for record in found}
-    for row, id_ in zip(rows, ids, strict=True):
-        if change.plan is None and id_ not in known:
-            change.tr.clear(row.key)
-    return found[:count]
+    found, at = dict[bytes, Record](), change.shape.keys.buried
+    others = change.tr.snapshot.get_range(at.start, at.stop, limit=max(count, 1))
+    for rows in _pages(change, keys.burials(tube), count):
+        ids = [keys.buried_in(row.key) for row in rows]
+        found |= {record.id: record for record in _in_state(change, ids, BURIED)}
+        for row, id_ in zip(rows, ids, strict=True):
+            if change.plan is None and id_ not in found:
+                change.tr.clear(row.key)
+        if len(found) >= count:
+            break
+    if len(found) < count:
+        new = [id_ for id_ in (id_in(row.key) for row in others) if id_ not in found]
+        found |= {record.id: record for record in _in_state(change, new, BURIED)}
+    return list(found.values())[:count]
+
+
+def _pages(change: Change, at: slice, limit: int) -> Iterator[list[KeyValue]]:
+    """The first ROWS_LOOKED_AT_MAX rows, read by snapshot: `limit` of them, then twice as many each time."""
+    begin, looked_at = at.start, 0
+    while limit and looked_at < ROWS_LOOKED_AT_MAX:
+        rows = change.tr.snapshot.get_range(begin, at.stop, limit=limit).to_list()
+        yield rows
+        if len(rows) < limit:
+            break
+        begin, looked_at, limit = rows[-1].key + b"\0", looked_at + limit, min(2 * limit, limits.VERB_BATCH)
 
 
 def _in_state(change: Change, ids: Iterable[bytes], state: str) -> list[Record]:

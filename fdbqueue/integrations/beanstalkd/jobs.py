@@ -64,6 +64,8 @@ class Held(Struct, eq=False):
     target: Target
     until: float
     """The end of its lease, in seconds since the epoch."""
+    again: bool
+    """True if it was reserved before: a burial of it may have a row still."""
 
 
 class Taken(Struct, frozen=True):
@@ -202,9 +204,12 @@ class Jobs:
         targets = [held.target for held in helds]
         acked = self.parts(tubes[0]).each(attempt.tr, targets, verbs.ack_each)
         done = [not isinstance(answer, NotTaken) for answer in acked]
-        for held, is_done in zip(helds, done, strict=True):
-            if is_done:
-                self.keys.clear(attempt.tr, held.number, held.target.id)
+        gone = [held for held, is_done in zip(helds, done, strict=True) if is_done]
+        again = [held.number for held in gone if held.again]
+        rows = dict(zip(again, self.keys.rows(attempt.tr, again), strict=True))
+        for held in gone:
+            row = rows.get(held.number) or Row(held.tube, held.target.id, 0)
+            self.keys.clear_any(attempt.tr, held.number, row)
         return done
 
     # Verbs of the connection that holds the job.
@@ -398,7 +403,7 @@ def _end_of(until: float | None) -> float:
 
 def taken_of(tube: str, task: Task, number: int) -> Taken:
     target = Target(id_bytes(task.id), task.token, data=b"")
-    return Taken(Held(number, tube, target, _end_of(task.until)), task.data)
+    return Taken(Held(number, tube, target, _end_of(task.until), task.attempts > 1), task.data)
 
 
 def _made_ready(change: Change, record: Record) -> Record:
