@@ -1,11 +1,10 @@
 """A consumer in Node keeps the vectors, and shares a queue with workers in Python while all are killed."""
 
+import collections
 import json
 import os
-import random
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ from fdbqueue import Subspace, TaskQueue
 from fdbqueue.core.runtime import RealRuntime
 from fdbqueue.operate.conformance import Program, Verdict, checked, stored_vectors, vectors_in
 from tests.conftest import CLUSTER_FILE, TEST_ROOT
+from tests.examples import mixed_fleet
 
 CLIENT = Path(__file__).parents[2] / "clients" / "node"
 NODE = shutil.which("node")
@@ -63,25 +63,10 @@ def node_worker(space: Subspace) -> subprocess.Popen[str]:
     return process
 
 
-def python_worker(space: Subspace) -> subprocess.Popen[str]:
-    module = [sys.executable, "-m", "tests.examples.node_fleet_worker", f"fdb:{CLUSTER_FILE}"]
-    root, effects = (space[name].key().hex() for name in ("root", "effects"))
-    return subprocess.Popen([*module, root, "shared", effects], text=True)
-
-
 def effects_of(db: fdbqueue.Database, space: Subspace) -> dict[int, int]:
     """The number of effects of each task that has any."""
     rows = db.get_range_startswith(space["effects"].key())
     return {int.from_bytes(row.key[-4:], "big"): int.from_bytes(row.value[:4], "little") for row in rows}
-
-
-def ended_in_python(db: fdbqueue.Database, space: Subspace) -> int:
-    return sum(row.value[4] for row in db.get_range_startswith(space["effects"].key()))
-
-
-def kill(worker: subprocess.Popen[str]) -> None:
-    worker.kill()
-    worker.communicate()
 
 
 def test_a_worker_in_node_takes_and_ends_tasks(space):
@@ -131,32 +116,41 @@ def test_a_loop_with_a_handler_acks_and_fails_tasks(space):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
-def test_mixed_fleets_lose_nothing_while_they_are_killed(space):
-    dice = random.Random(7)
-    makers = [node_worker, python_worker] * 2
-    with fdbqueue.open(f"fdb:{CLUSTER_FILE}") as db:
-        queue = TaskQueue.create(db, "shared", "fifottl", ttr=2, attempts=float("inf"), root=space["root"])
-        workers = [make(space) for make in makers]
-        count, kills, last = 0, [0, 0], time.monotonic() + FLEET_S
-        while time.monotonic() < last:
-            if queue.statistics(db)["tasks"]["ready"] < 200:
-                queue.put_many(db, [{"n": count + n, "do": "ack", "s": 0.01} for n in range(50)])
-                count += 50
-            if dice.random() < 0.2:
-                at = dice.randrange(len(workers))
-                kill(workers[at])
-                workers[at] = makers[at](space)
-                kills[at % 2] += 1
-            time.sleep(0.2)
-        while queue.statistics(db)["tasks"]["total"] and time.monotonic() < last + PATIENCE_S:
-            time.sleep(0.2)
-        for worker in workers:
-            kill(worker)
-        calls = queue.statistics(db)["calls"]
-        ours = ended_in_python(db, space)
-        print(f"{count} tasks, {ours} ended in Python; kills of each: {kills}; {calls}")
-        assert 0 < ours < count
-        assert min(kills) > 0
-        assert effects_of(db, space) == dict.fromkeys(range(count), 1)
-        assert fdbqueue.verify(db, root=space["root"]).sound
+@pytest.mark.timeout(4500)
+def test_mixed_fleets_lose_nothing_while_they_are_killed(space, tmp_path):
+    with fdbqueue.open(f"fdb:{CLUSTER_FILE}") as db, mixed_fleet.started(db, space, tmp_path) as fleet:
+        for line in fleet.run(FLEET_S, 0.4):
+            print(line)
+        assert fleet.broken() == []
+        in_python = sum(count for _, count in fleet.effects().values())
+        assert 0 < in_python < len(fleet.puts)
+        assert set(fleet.kills) == {"node", "python"}
+
+
+PLANTS = {
+    "an ack whose token is of another lease": (
+        "(lease.token ? task.token.equals(lease.token) : task.session.equals(lease.session))",
+        "true",
+    ),
+    "a take that relies on no record": ("tr.relyOn(changes.key(1, task.id))", "null"),
+    "a take that is not counted": ("attempts: task.attempts + 1n", "attempts: task.attempts"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("plant", PLANTS)
+def test_the_judge_of_mixed_fleets_finds_a_bug(plant, space, tmp_path):
+    client = shutil.copytree(CLIENT, tmp_path / "client", symlinks=True)
+    right, wrong = PLANTS[plant]
+    path = next(one for one in client.glob("*.js") if right in one.read_text())
+    path.write_text(path.read_text().replace(right, wrong))
+    with (
+        fdbqueue.open(f"fdb:{CLUSTER_FILE}") as db,
+        mixed_fleet.started(db, space, tmp_path, client) as fleet,
+    ):
+        for _ in range(3):
+            collections.deque(fleet.run(30, 1.5), maxlen=0)
+            if fleet.broken():
+                return
+    pytest.fail("no promise is broken")
