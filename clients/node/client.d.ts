@@ -49,20 +49,11 @@ export class Consumer {
 
 export function open(clusterFile?: string): Database
 
-/** A transaction as `put` wants it. */
-export class Adapter {
-  constructor(tn: Transaction)
-}
-
-export interface PutOptions {
-  pri?: number
-  /** Seconds. */
-  ttl?: number
-  ttr?: number
-  delay?: number
-}
-
-/** Put tasks into a queue below a root, in a transaction of yours; `random`: 12 bytes, made before its retry loop. Returns their ids. */
+/**
+ * Put tasks into a queue below a root, in a transaction of yours. `random` are 12 bytes, made before its retry loop; the times of
+ * the options are seconds. Returns the ids.
+ */
 export function put(
-  tr: Adapter, root: Buffer, queue: string, values: unknown[], random: Buffer, nowUs: number | bigint, options?: PutOptions,
+  tr: Transaction, root: Buffer, queue: string, values: unknown[], random: Buffer, nowUs: number | bigint,
+  options?: { pri?: number; ttl?: number; ttr?: number; delay?: number },
 ): Promise<Buffer[]>

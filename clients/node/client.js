@@ -1,73 +1,27 @@
 'use strict'
 // A consumer of one queue, on the npm package `foundationdb`: a session with its heartbeat, takes, ends, and a loop.
 
-const crypto = require('crypto')
+const { randomBytes: random } = require('crypto')
 const os = require('os')
 const fdb = require('foundationdb')
 const consumer = require('./consumer')
 const producer = require('./producer')
 const sessions = require('./sessions')
 const { NEVER, pack } = require('./encodings')
+const { Receipts } = require('./receipts')
 
 const UNKNOWN = [1021, 1039] // the commit may have happened
 const ROOT = pack('fdbqueue')
 const WAIT_MS = 2000
-const USUAL = { attempts: 5, backoff: [1, 2, 600] }
-const random = crypto.randomBytes
 const clock = () => BigInt(Date.now()) * 1000n
-const afterRandom = ([first, growth, cap], failures, u) => Math.min(first * growth ** Math.min(failures - 1, 64), cap) * (0.5 + u / 2)
 
-/** A transaction as producer.js and consumer.js want it. */
-class Adapter {
-  constructor(tn) {
-    Object.assign(this, { tn, snapshot: tn.snapshot() })
-  }
-  get(key) {
-    return this.tn.get(key)
-  }
-  snapshotGet(key) {
-    return this.snapshot.get(key)
-  }
-  range(begin, end, limit = 0) {
-    return this.snapshot.getRangeAll(begin, end, { limit, streamingMode: fdb.StreamingMode.WantAll })
-  }
-  async snapshotLast(begin, end) {
-    return (await this.snapshot.getRangeAll(begin, end, { limit: 1, reverse: true }))[0]
-  }
-  async version() {
-    return (await this.tn.getReadVersion()).readBigUInt64BE()
-  }
-  set(key, value) {
-    this.tn.set(key, value)
-  }
-  clear(key) {
-    this.tn.clear(key)
-  }
-  clearRange(begin, end) {
-    this.tn.clearRange(begin, end)
-  }
-  add(key, operand) {
-    this.tn.add(key, operand)
-  }
-  compareAndClear(key, operand) {
-    this.tn.atomicOpNative(fdb.MutationType.CompareAndClear, key, operand)
-  }
-  relyOn(begin, end) {
-    if (end) this.tn.addReadConflictRange(begin, end)
-    else this.tn.addReadConflictKey(begin)
-  }
-  declareWritten(key) {
-    this.tn.addWriteConflictKey(key)
-  }
-}
-
-/** Run `body(tr, unknown)` and commit it, until it succeeds. `unknown`: an earlier attempt may have committed. */
+/** Run `body(tn, unknown)` and commit it, until it succeeds. `unknown`: an earlier attempt may have committed. */
 async function run(db, body, batch = false) {
   const tn = db.rawCreateTransaction()
   for (let unknown = false; ; ) {
     try {
       if (batch) tn.setOption(fdb.TransactionOptionCode.PriorityBatch)
-      const result = await body(new Adapter(tn), unknown)
+      const result = await body(tn, unknown)
       await tn.rawCommit()
       return result
     } catch (error) {
@@ -90,51 +44,60 @@ class Consumer {
     await one.run((tr) => consumer.queueOf(tr, one.root, queue))
     await one.begin()
     one.chores = [
-      one.every(one.ttrUs / 3000n, () => one.beat()),
-      one.every(1000n, () => one.sweep()),
-      one.every(2000n, () => one.endDead()),
-      one.every(100n, () => one.renewHeld()),
+      one.every(Number(one.ttrUs) / 3000, () => one.beat()),
+      one.every(1000, () => one.sweep()),
+      one.every(2000, () => one.endDead()),
+      one.every(100, () => one.renewHeld()),
     ]
     return one
   }
-  constructor(db, queue, { root = ROOT, sessionS = 30, attempts = USUAL.attempts, backoff = USUAL.backoff, onTrouble = console.error }) {
+  constructor(db, queue, { root = ROOT, sessionS = 30, attempts = 5, backoff = [1, 2, 600], onTrouble = console.error }) {
     const worker = `${os.hostname()}:${process.pid}`
     Object.assign(this, { db, queue, root, worker, onTrouble, usual: { attempts, backoff }, ttrUs: BigInt(sessionS * 1e6) })
-    Object.assign(this, { held: new Map(), receipts: { process: random(12), number: 0, slots: 0, free: [] }, closing: new AbortController(), stopped: false })
+    Object.assign(this, { held: new Set(), receipts: new Receipts(root) })
+    Object.assign(this, { waits: new Set(), closed: false, stopped: false })
   }
   run(body, batch) {
     return run(this.db, body, batch)
   }
   /** Do a chore again and again until the consumer closes. Its errors are told, and it goes on. */
   async every(ms, chore) {
-    while (await this.pause(Number(ms))) await chore().catch((error) => this.onTrouble(error))
+    while (await this.pause(ms)) await chore().catch((error) => this.onTrouble(error))
   }
-  /** Wait; false when the consumer closes. */
-  pause(ms) {
-    const { signal } = this.closing
-    if (signal.aborted) return Promise.resolve(false)
+  /** Wait, at most until `event`; false when the consumer closes. */
+  pause(ms, event) {
+    if (this.closed) return Promise.resolve(false)
     return new Promise((done) => {
-      const over = () => (clearTimeout(timeout), signal.removeEventListener('abort', over), done(!signal.aborted))
+      const over = () => (clearTimeout(timeout), this.waits.delete(over), done(!this.closed))
       const timeout = setTimeout(over, ms)
-      signal.addEventListener('abort', over)
+      this.waits.add(over)
+      if (event) event.then(over, () => undefined) // without its event the wait lasts its time
     })
   }
+  /** End all waits, and those that begin later. */
+  hurry() {
+    this.closed = true
+    for (const over of this.waits) over()
+  }
   begin() {
-    const session = random(16)
+    const [session, first] = [random(16), random(16)]
     session[0] |= 1
-    const first = random(16)
     this.session = session
     return this.run((tr) => sessions.open(tr, this.root, session, this.ttrUs, clock(), [first, os.hostname(), process.pid]))
   }
-  async beat() {
-    const { session } = this
-    if (await this.run((tr) => sessions.beat(tr, this.root, session, this.ttrUs, clock()))) return
-    for (const task of this.held.values()) this.lose(task, 'lost')
+  /** Beat, once at a time: a session that has ended is followed by one session. */
+  beat() {
+    this.beating ??= this.beatOrBegin().finally(() => (this.beating = null))
+    return this.beating
+  }
+  async beatOrBegin() {
+    if (await this.run((tr) => sessions.beat(tr, this.root, this.session, this.ttrUs, clock()))) return
+    for (const task of this.held) this.lose(task)
     await this.begin()
   }
-  lose(task, reason) {
+  lose(task) {
     this.held.delete(task)
-    task.stop.abort(reason)
+    task.stop.abort('lost')
   }
   async sweep() {
     while (await this.run((tr) => consumer.sweep(tr, this.root, this.queue, clock()), true));
@@ -148,7 +111,7 @@ class Consumer {
   }
   async renewHeld() {
     const now = clock()
-    const due = [...this.held.values()].filter((task) => task.until !== NEVER && task.until !== task.expires && now >= task.until - (task.ttr * 2n) / 3n)
+    const due = [...this.held].filter((task) => task.until !== NEVER && task.until !== task.expires && now >= task.until - (task.ttr * 2n) / 3n)
     if (due.length) await this.renew(due)
   }
   /** Renew leases; the signal of a task that is lost or cancelled is aborted. */
@@ -156,23 +119,33 @@ class Consumer {
     const states = await this.run((tr) => consumer.renew(tr, this.root, this.queue, tasks, clock()))
     tasks.forEach((task, at) => {
       if (typeof states[at] === 'bigint') task.until = states[at]
-      else if (states[at] === 'lost') this.lose(task, 'lost')
+      else if (states[at] === 'lost') this.lose(task)
       else task.stop.abort('cancelled')
     })
   }
   /** Take up to `count` tasks; wait for the first for `timeoutMs`. */
   async take({ count = 1, timeoutMs = 0 } = {}) {
     for (const last = Date.now() + timeoutMs; ; ) {
-      const found = await this.look(count)
-      const tasks = await this.usable(found.queue, found.tasks)
-      if (tasks.length || Date.now() >= last || this.closing.signal.aborted) return (found.watch && found.watch.cancel(), tasks)
-      if (found.tasks.length || !found.watch) continue
-      const due = found.due === undefined ? WAIT_MS : Number(found.due - clock()) / 1000
-      await Promise.race([found.watch.promise, this.pause(Math.max(0, Math.min(due, WAIT_MS, last - Date.now())))])
-      found.watch.cancel()
+      const { queue, tasks: taken, dueMs, watch } = await this.look(count)
+      const tasks = await this.usable(queue, taken)
+      const over = tasks.length || Date.now() >= last || this.closed
+      if (watch && !over) await this.pause(Math.max(0, Math.min(dueMs, WAIT_MS, last - Date.now())), watch.promise)
+      if (watch) watch.cancel()
+      if (over) return tasks
     }
   }
-  look(count) {
+  /** Take what is there, by a session that has not ended. */
+  async look(count) {
+    for (;;) {
+      try {
+        return await this.takeOrWatch(count)
+      } catch (error) {
+        if (!(error instanceof consumer.SessionEnded) || this.closed) throw error
+        await this.beat()
+      }
+    }
+  }
+  takeOrWatch(count) {
     let before = null
     return this.run(async (tr, unknown) => {
       if (unknown && before) {
@@ -184,9 +157,9 @@ class Consumer {
       before = { token, ids: found.tasks.map((task) => task.id) }
       if (found.wrote) return found
       const timers = producer.under(found.queue.prefix, 7)
-      const rows = await tr.range(timers, consumer.end(timers), 1)
-      const due = rows.length ? rows[0][0].readBigUInt64BE(timers.length) : undefined
-      return { ...found, due, watch: tr.tn.watch(producer.under(found.queue.prefix, 9)) }
+      const rows = await consumer.rowsOf(tr, timers, consumer.end(timers), 1)
+      const dueMs = rows.length ? Number(rows[0][0].readBigUInt64BE(timers.length) - clock()) / 1000 : WAIT_MS
+      return { ...found, dueMs, watch: tr.watch(producer.under(found.queue.prefix, 9)) }
     })
   }
   /** Tasks for handlers: decoded, held, and not used up. */
@@ -203,45 +176,18 @@ class Consumer {
         continue
       }
       const { attempts } = consumer.inForce(queue, task, this.usual)
-      this.held.set(task, task)
-      if (attempts >= 1 && consumer.counting(task) >= BigInt(attempts) && (await this.exhausted(task))) continue
+      const isUsedUp = attempts >= 1 && consumer.counting(task) >= BigInt(attempts)
+      if (isUsedUp && (await this.settle(task, consumer.exhaust, this.usual))) continue
+      this.held.add(task)
       found.push(task)
     }
     return found
   }
-  async exhausted(task) {
+  /** End a lease by a verb, with one effect. Returns its outcome, or 'lost'. */
+  async settle(task, verb, ...values) {
+    const body = (tr) => verb(tr, this.root, this.queue, task, clock(), ...values)
     try {
-      if (!(await this.once((tr) => consumer.exhaust(tr, this.root, this.queue, task, clock(), this.usual)))) return false
-    } catch (error) {
-      if (!(error instanceof consumer.LeaseLost)) throw error
-    }
-    this.held.delete(task)
-    return true
-  }
-  /** Run `body` with one effect, by a receipt. */
-  async once(body) {
-    const { receipts } = this
-    const slot = receipts.free.pop() || ++receipts.slots
-    const key = producer.receiptKey(this.root, receipts.process, slot)
-    const earlier = []
-    try {
-      return await this.run(async (tr) => {
-        const found = earlier.length ? await tr.get(key) : undefined
-        const before = found && earlier.find(({ value }) => value.equals(found))
-        if (before) return before.result
-        const value = producer.receiptValue(clock(), ++receipts.number)
-        const result = await body(tr)
-        tr.set(key, value)
-        earlier.push({ value, result })
-        return result
-      })
-    } finally {
-      receipts.free.push(slot)
-    }
-  }
-  async settle(task, body) {
-    try {
-      return await this.once(body)
+      return await this.receipts.once((one) => this.run(one), body)
     } catch (error) {
       if (error instanceof consumer.LeaseLost) return 'lost'
       throw error
@@ -251,22 +197,18 @@ class Consumer {
   }
   /** Ack, in the transaction of `writes(tn)`. */
   ack(task, writes) {
-    return this.settle(task, async (tr) => {
-      const outcome = await consumer.ack(tr, this.root, this.queue, task, clock())
-      if (writes) await writes(tr.tn)
-      return outcome
-    })
+    return this.settle(task, consumer.ack, writes)
   }
   release(task, { delay = 0 } = {}) {
-    return this.settle(task, (tr) => consumer.release(tr, this.root, this.queue, task, clock(), delay))
+    return this.settle(task, consumer.release, delay)
   }
   fail(task, error) {
     const u = Math.random()
-    const delay = (backoff, failures) => afterRandom(backoff, failures, u)
-    return this.settle(task, (tr) => consumer.fail(tr, this.root, this.queue, task, clock(), this.failure(error), this.usual, delay))
+    const delay = ([first, growth, cap], failures) => Math.min(first * growth ** Math.min(failures - 1, 64), cap) * (0.5 + u / 2)
+    return this.settle(task, consumer.fail, this.failure(error), this.usual, delay)
   }
   bury(task, error) {
-    return this.settle(task, (tr) => consumer.bury(tr, this.root, this.queue, task, clock(), this.failure(error)))
+    return this.settle(task, consumer.bury, this.failure(error))
   }
   failure(error) {
     return { error: String(error.name), message: String(error.message), detail: String(error.stack || ''), worker: this.worker }
@@ -295,18 +237,15 @@ class Consumer {
   /** Stop the chores, release what is held, and end the session. */
   async close() {
     this.stop()
-    this.closing.abort()
+    this.hurry()
     await Promise.all(this.chores)
-    for (const task of [...this.held.values()]) await this.release(task)
+    for (const task of [...this.held]) await this.release(task)
     const [session, e] = [this.session, clock()]
     if (await this.run((tr) => sessions.begin(tr, this.root, session, e))) {
       await sessions.finish((body) => this.run(body), this.root, session, e, false, clock)
     }
-    const { process: id, slots } = this.receipts
-    await this.run(async (tr) => {
-      for (let slot = 1; slot <= slots; slot++) tr.clear(producer.receiptKey(this.root, id, slot))
-    })
+    await this.run(async (tr) => this.receipts.clear(tr))
   }
 }
 
-module.exports = { Adapter, Consumer, LeaseLost: consumer.LeaseLost, Refused: producer.Refused, open, put: producer.put, run }
+module.exports = { Consumer, LeaseLost: consumer.LeaseLost, Refused: producer.Refused, open, put: producer.put }

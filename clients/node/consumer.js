@@ -1,9 +1,7 @@
 'use strict'
-// The transactions of a consumer, written from docs/consumers.md. `tr` has the methods that producer.js names, and
-//
-//   range(begin, end, limit), clear(key), clearRange(begin, end), compareAndClear(key, operand), version()
+// The transactions of a consumer, written from docs/consumers.md. `tr` is one of the npm package `foundationdb`.
 
-const { EMPTY, NEVER, Unpacker, bigEndian, counters, later, msgpack, pack, unpack } = require('./encodings')
+const { EMPTY, NEVER, Unpacker, bigEndian, counters, cut, later, msgpack, pack, unpack } = require('./encodings')
 const { Refused, definition, under } = require('./producer')
 
 const OPTIONS = ['codec', 'ttl', 'ttr', 'pri', 'capacity', 'key_concurrency', 'weights', 'temporary', 'attempts', 'backoff', 'chronicle']
@@ -17,15 +15,12 @@ const IS = {
   f: (value) => value === null || typeof value === 'number' || typeof value === 'bigint',
 }
 const PLAIN = msgpack([0n, null, 0n, 0n, [], EMPTY, new Map(), [], new Map()])
-const STATES = 'rt!~'
-const CALLS = { take: 5, ack: 6, release: 7, bury: 8, delete: 10, ttl: 12, ttr: 13, delay: 14, done: 15, cancel: 17 }
+const STATES = ['r', 't', '!', '~']
+const COUNTERS = { r: 0, t: 1, '!': 2, '~': 3, take: 5, ack: 6, release: 7, bury: 8, delete: 10, ttl: 12, ttr: 13, delay: 14, done: 15, cancel: 17 }
 const LEASE_OVER = { error: 'LeaseLost', message: 'its lease ended before its holder ended the task' }
-const FORSAKEN = { error: 'LeaseLost', message: "its holder's session died" }
 const SWEPT = 50
-const RELEASED = 200
 const TAKEN_BYTES = 1000000n
-const HELD_ON_US = 30000000n
-const NO_TASKS = ['queue', 'elements', 'simple-elements', 'fair-items', 'importing']
+const COMPARE_AND_CLEAR = 20 // the number of this atomic operation in FoundationDB
 
 /** The task is not held by this lease any more. */
 class LeaseLost extends Error {}
@@ -34,6 +29,20 @@ class SessionEnded extends Error {}
 
 const end = (prefix) => Buffer.concat([prefix, Buffer.from([0xff])])
 const time = (us) => bigEndian(us, 8)
+
+/** The [key, value] rows of a range, by snapshot; all without a limit. */
+function rowsOf(tr, begin, last = end(begin), limit = 0) {
+  return tr.snapshot().getRangeAll(begin, last, { limit })
+}
+
+/** All rows of a range, by snapshots of `size` rows. */
+async function* rowsFrom(tr, begin, last, size) {
+  for (let rows = null, from = begin; !rows || rows.length === size; ) {
+    rows = await rowsOf(tr, from, last, size)
+    yield* rows
+    if (rows.length) from = Buffer.concat([rows[rows.length - 1][0], Buffer.from([0])])
+  }
+}
 
 /** A queue that a consumer may use. The transaction relies on its definition. */
 async function queueOf(tr, root, name) {
@@ -54,7 +63,7 @@ function parsed(id, stored) {
     const rest = stored.subarray(unpacker.at)
     const extra = unpacker.value()
     const task = Object.fromEntries(NAMES.map((one, at) => [one, values[at]]))
-    const typed = values.every((value, at) => IS[TYPES[at]](value)) && STATES.includes(task.state) && task.state.length === 1
+    const typed = values.every((value, at) => IS[TYPES[at]](value)) && STATES.includes(task.state)
     if (!typed || unpacker.at !== stored.length || !task.id.equals(id) || !plain(extra)) return undefined
     return { ...task, rest, extra }
   } catch {
@@ -77,14 +86,6 @@ function timer(task) {
   return at === NEVER ? undefined : at
 }
 
-function cut(text, bytes, fromEnd = false) {
-  const all = Buffer.from(text)
-  if (all.length <= bytes) return all.toString()
-  let at = fromEnd ? all.length - bytes : bytes
-  while ((all[at] & 0xc0) === 0x80) at += fromEnd ? 1 : -1
-  return (fromEnd ? all.subarray(at) : all.subarray(0, at)).toString()
-}
-
 /** The changes of tasks in one transaction, whose counters are added once. */
 class Changes {
   constructor(tr, root, queue, now) {
@@ -100,30 +101,29 @@ class Changes {
   place(task) {
     return this.queue.kind === 'fifo' ? task.id : Buffer.concat([bigEndian(task.pri, 4), task.id])
   }
-  classed(error) {
-    const name = Buffer.from(error || '')
-    return Buffer.concat([Buffer.from([name.length]), name])
+  /** The keys of a buried task in its class, and of the number of these. */
+  classKeys(task) {
+    const name = Buffer.from(task.error || '')
+    const prefix = Buffer.concat([bigEndian(name.length, 1), name])
+    return [this.key(17, prefix, this.place(task)), this.key(18, prefix)]
   }
   stateKey(task) {
     const rest = { r: [3, this.place(task)], t: [4, task.session, task.id], '~': [5, task.id], '!': [6, this.place(task)] }
     return this.key(...rest[task.state])
   }
-  count(places) {
-    for (const place of places) this.add(place, 1)
-  }
-  add(place, change) {
-    this.totals[place] = (this.totals[place] || 0) + change
+  count(change, ...names) {
+    for (const name of names) this.totals[COUNTERS[name]] = (this.totals[COUNTERS[name]] || 0) + change
   }
   leave(task) {
     this.wrote = true
     this.tr.clear(this.stateKey(task))
     if (timer(task) !== undefined) this.tr.clear(this.key(7, time(timer(task)), task.id))
-    this.add(STATES.indexOf(task.state), -1)
+    this.count(-1, task.state)
     if (task.state !== '!') return
-    const name = this.classed(task.error)
-    this.tr.clear(this.key(17, name, this.place(task)))
-    this.tr.add(this.key(18, name), counters(1, { 0: -1 }))
-    this.tr.compareAndClear(this.key(18, name), Buffer.alloc(8))
+    const [key, number] = this.classKeys(task)
+    this.tr.clear(key)
+    this.tr.add(number, counters(1, { 0: -1 }))
+    this.tr.atomicOpNative(COMPARE_AND_CLEAR, number, Buffer.alloc(8))
   }
   move(old, changed, ...calls) {
     const free = { until: NEVER, session: EMPTY, token: EMPTY, taken: 0n, cancelled: 0n, told: 0n, fraction: null }
@@ -133,11 +133,11 @@ class Changes {
     this.tr.set(this.key(1, task.id), record)
     this.tr.set(this.stateKey(task), task.state === 'r' ? record : EMPTY)
     if (timer(task) !== undefined) this.tr.set(this.key(7, time(timer(task)), task.id), EMPTY)
-    this.add(STATES.indexOf(task.state), 1)
-    this.count(calls.map((call) => CALLS[call]))
+    this.count(1, task.state, ...calls)
     if (task.state === '!') {
-      this.tr.set(this.key(17, this.classed(task.error), this.place(task)), EMPTY)
-      this.tr.add(this.key(18, this.classed(task.error)), counters(1, { 0: 1 }))
+      const [key, number] = this.classKeys(task)
+      this.tr.set(key, EMPTY)
+      this.tr.add(number, counters(1, { 0: 1 }))
     }
     return task
   }
@@ -146,7 +146,7 @@ class Changes {
     this.tr.clear(this.key(1, task.id))
     if (task.size > 256n) this.tr.clearRange(this.key(2, task.id), end(this.key(2, task.id)))
     if (task.failures) this.tr.clearRange(this.key(16, task.id), end(this.key(16, task.id)))
-    this.count(calls.map((call) => CALLS[call]))
+    this.count(1, ...calls)
   }
   /** The values of a record after one more failure, which is written beside it. */
   failed(task, failure, outcome, run = EMPTY) {
@@ -201,25 +201,18 @@ async function begun(tr, root, name, now) {
 
 async function sweepIn(changes) {
   const { tr, now } = changes
-  const last = changes.key(7, time(now + 1n))
-  let begin = changes.key(7)
-  for (let moved = 0, more = true; more; ) {
-    const rows = await tr.range(begin, last, SWEPT - moved)
-    more = rows.length === SWEPT - moved
-    for (const [key] of rows) {
-      begin = Buffer.concat([key, Buffer.from([0])])
-      const id = key.subarray(-20)
-      const value = await tr.get(changes.key(1, id))
-      const task = value && parsed(id, value)
-      if (value && !task) continue
-      moved += 1
-      changes.wrote = true
-      if (!task || timer(task) !== key.readBigUInt64BE(key.length - 28)) tr.clear(key)
-      else await changes.overdue(task)
-    }
-    if (moved === SWEPT) return moved
-    if (!more) return moved
+  let moved = 0
+  for await (const [key] of rowsFrom(tr, changes.key(7), changes.key(7, time(now + 1n)), SWEPT)) {
+    const id = key.subarray(-20)
+    const value = await tr.get(changes.key(1, id))
+    const task = value && parsed(id, value)
+    if (value && !task) continue
+    changes.wrote = true
+    if (!task || timer(task) !== key.readBigUInt64BE(key.length - 28)) tr.clear(key)
+    else await changes.overdue(task)
+    if (++moved === SWEPT) break
   }
+  return moved
 }
 
 async function sweep(tr, root, name, now) {
@@ -230,22 +223,22 @@ async function sweep(tr, root, name, now) {
 }
 
 async function ready(changes, count) {
-  const { tr, now } = changes
   const found = []
   let bytes = 0n
-  const columns = changes.key(3)
-  for (let begin = columns, rows = null; !rows || rows.length === count; ) {
-    rows = await tr.range(begin, end(columns), count)
-    for (const [key, value] of rows) {
-      begin = Buffer.concat([key, Buffer.from([0])])
-      const task = parsed(key.subarray(-20), value)
-      if (!task || task.expires <= now) continue
-      bytes += task.size
-      if (found.length && bytes > TAKEN_BYTES) return found
-      if (found.push(task) === count) return found
-    }
+  for await (const [key, value] of rowsFrom(changes.tr, changes.key(3), end(changes.key(3)), count)) {
+    const task = parsed(key.subarray(-20), value)
+    if (!task || task.expires <= changes.now) continue
+    bytes += task.size
+    if (found.length && bytes > TAKEN_BYTES) break
+    if (found.push(task) === count) break
   }
   return found
+}
+
+/** The end of a lease that begins now. */
+function leaseEnd(changes, task) {
+  const over = later(changes.now, task.ttr)
+  return over < task.expires ? over : task.expires
 }
 
 /** Take up to `count` tasks: { queue, tasks, wrote }. Throws Refused, SessionEnded. */
@@ -256,12 +249,11 @@ async function take(tr, root, name, { session, token, count, now }) {
   await sweepIn(changes)
   const found = paused ? [] : await ready(changes, count)
   const tasks = found.map((task) => {
-    tr.relyOn(changes.key(1, task.id))
-    const over = later(changes.now, task.ttr)
-    const until = over < task.expires ? over : task.expires
-    return changes.move(task, { state: 't', attempts: task.attempts + 1n, until, session, token, taken: changes.now }, 'take')
+    tr.addReadConflictKey(changes.key(1, task.id))
+    const values = { attempts: task.attempts + 1n, until: leaseEnd(changes, task), session, token, taken: changes.now }
+    return changes.move(task, { state: 't', ...values }, 'take')
   })
-  if (!tasks.length && !paused) tr.relyOn(changes.key(3), changes.key(4))
+  if (!tasks.length && !paused) tr.addReadConflictRange(changes.key(3), changes.key(4))
   changes.commit()
   await payloads(tr, changes.queue, tasks)
   return { queue: changes.queue, tasks, wrote: changes.wrote }
@@ -271,7 +263,7 @@ async function take(tr, root, name, { session, token, count, now }) {
 async function payloads(tr, queue, tasks) {
   for (const task of tasks.filter((one) => one.size > 256n)) {
     const pieces = under(queue.prefix, 2, task.id)
-    const whole = Buffer.concat((await tr.range(pieces, end(pieces))).map(([, piece]) => piece))
+    const whole = Buffer.concat((await rowsOf(tr, pieces)).map(([, piece]) => piece))
     task.payload = BigInt(whole.length) === task.size ? whole : null
   }
 }
@@ -285,10 +277,16 @@ async function takenBefore(tr, root, name, ids, token) {
   return { queue: changes.queue, tasks, wrote: true }
 }
 
-async function held(changes, lease) {
+/** The record of a task that a lease holds, or undefined. */
+async function heldRecord(changes, lease) {
   const task = await changes.read(lease.id)
   const ours = task && task.state === 't' && (lease.token ? task.token.equals(lease.token) : task.session.equals(lease.session))
-  if (!ours || task.until <= changes.now) throw new LeaseLost('the lease is lost: the task has another holder, or none')
+  return ours && task.until > changes.now ? task : undefined
+}
+
+async function held(changes, lease) {
+  const task = await heldRecord(changes, lease)
+  if (!task) throw new LeaseLost('the lease is lost: the task has another holder, or none')
   return task
 }
 
@@ -302,9 +300,11 @@ async function settle(tr, root, name, lease, now, body) {
   return outcome
 }
 
-async function ack(tr, root, name, lease, now) {
+/** End a held task, in the transaction of `writes(tr)`. */
+async function ack(tr, root, name, lease, now, writes) {
   const changes = await begun(tr, root, name, now)
   changes.end(await held(changes, lease), 'ack', 'done')
+  if (writes) await writes(tr)
   changes.commit()
   return 'acked'
 }
@@ -361,10 +361,9 @@ async function exhaust(tr, root, name, lease, now, usual) {
   if (task.cancelled) throw new LeaseLost('the task is cancelled')
   const { attempts } = inForce(changes.queue, task, usual)
   if (attempts < 1 || counting(task) < BigInt(attempts)) return false
-  const rows = await tr.range(changes.key(16, task.id), end(changes.key(16, task.id)))
-  const entries = rows.map(([key, value]) => [key, new Unpacker(value).value()])
-  const lost = entries.filter(([, [number, map]]) => number > task.forgiven && map.get('outcome') === 'lease_lost')
-  const [key, entry] = lost.sort((a, b) => Number(b[1][0] - a[1][0]))[0] || []
+  const rows = await rowsOf(tr, changes.key(16, task.id))
+  const entries = rows.map(([key, value]) => [key, new Unpacker(value).value()]).sort(([, a], [, b]) => Number(b[0] - a[0]))
+  const [key, entry] = entries.find(([, [number, map]]) => number > task.forgiven && map.get('outcome') === 'lease_lost') || []
   if (entry) {
     entry[1].set('outcome', 'exhausted')
     const run = entry[2]
@@ -381,23 +380,16 @@ async function exhaust(tr, root, name, lease, now, usual) {
 /** Renew leases: the state of each is its new end, 'cancelled' or 'lost'. */
 async function renew(tr, root, name, leases, now) {
   const changes = await begun(tr, root, name, now)
-  return Promise.all(
-    leases.map(async (lease) => {
-      try {
-        const task = await held(changes, lease)
-        const over = later(changes.now, task.ttr)
-        const until = over < task.expires ? over : task.expires
-        if (task.until !== NEVER) changes.move(task, { state: 't', until })
-        return task.cancelled ? 'cancelled' : until
-      } catch (error) {
-        if (error instanceof LeaseLost) return 'lost'
-        throw error
-      }
-    }),
-  )
+  const tasks = await Promise.all(leases.map((lease) => heldRecord(changes, lease)))
+  return tasks.map((task) => {
+    if (!task) return 'lost'
+    const until = leaseEnd(changes, task)
+    if (task.until !== NEVER) changes.move(task, { state: 't', until })
+    return task.cancelled ? 'cancelled' : until
+  })
 }
 
 module.exports = {
-  HELD_ON_US, LeaseLost, NO_TASKS, RELEASED, SessionEnded, FORSAKEN, ack, begun, bury, end, exhaust, fail, inForce, counting,
-  parsed, queueOf, release, renew, sweep, take, takenBefore, timer,
+  COMPARE_AND_CLEAR, LeaseLost, SessionEnded, ack, begun, bury, counting, end, exhaust, fail, inForce, parsed, queueOf, release,
+  renew, rowsOf, sweep, take, takenBefore, timer,
 }

@@ -6,42 +6,34 @@ const EMPTY = Buffer.alloc(0)
 
 function bigEndian(n, size) {
   const bytes = Buffer.alloc(8)
-  bytes.writeBigUInt64BE(BigInt(n))
+  bytes.writeBigUInt64BE(BigInt.asUintN(64, BigInt(n)))
   return bytes.subarray(8 - size)
 }
 
-function littleEndian(n) {
-  return Buffer.from(bigEndian(BigInt.asUintN(64, BigInt(n)), 8)).reverse()
+/** At most so many bytes of a text in UTF-8, in whole characters. */
+function cut(text, bytes, fromEnd = false) {
+  const all = Buffer.from(text)
+  if (all.length <= bytes) return all.toString()
+  let at = fromEnd ? all.length - bytes : bytes
+  while ((all[at] & 0xc0) === 0x80) at += fromEnd ? 1 : -1
+  return (fromEnd ? all.subarray(at) : all.subarray(0, at)).toString()
 }
 
 // Tuples: texts, byte strings, whole numbers and null.
 
-function sizeOf(n) {
-  let size = 0
-  for (let left = n; left > 0n; left >>= 8n) size += 1
-  return size
-}
-
-function packedNumber(n) {
-  const size = sizeOf(n < 0n ? -n : n)
-  const bytes = bigEndian(n < 0n ? n + (1n << BigInt(8 * size)) - 1n : n, size)
-  return Buffer.concat([Buffer.from([n < 0n ? 0x14 - size : 0x14 + size]), bytes])
-}
-
-function packedBytes(code, bytes) {
-  const parts = [code]
-  for (const byte of bytes) parts.push(...(byte === 0 ? [0x00, 0xff] : [byte]))
-  return Buffer.from([...parts, 0x00])
-}
-
 function packedItem(item) {
-  if (item === null) return Buffer.from([0x00])
-  if (Buffer.isBuffer(item)) return packedBytes(0x01, item)
-  return typeof item === 'string' ? packedBytes(0x02, Buffer.from(item)) : packedNumber(BigInt(item))
+  if (item === null) return [0x00]
+  if (typeof item === 'string' || Buffer.isBuffer(item)) {
+    const bytes = [...Buffer.from(item)].flatMap((byte) => (byte === 0 ? [0x00, 0xff] : byte))
+    return [typeof item === 'string' ? 0x02 : 0x01, ...bytes, 0x00]
+  }
+  const n = BigInt(item)
+  const size = n ? Math.ceil((n < 0n ? -n : n).toString(16).length / 2) : 0
+  return n < 0n ? [0x14 - size, ...bigEndian(n - 1n, size)] : [0x14 + size, ...bigEndian(n, size)]
 }
 
 function pack(...items) {
-  return Buffer.concat(items.map(packedItem))
+  return Buffer.from(items.flatMap(packedItem))
 }
 
 function unpack(bytes) {
@@ -67,39 +59,29 @@ function unpack(bytes) {
   return items
 }
 
-// msgpack, in the shortest form of each value. A BigInt is a whole number, and a Number a float of 64 bits.
+// msgpack, in the shortest form of each value. A BigInt is a whole number from 0 on, and a Number a float of 64 bits.
 
-function header(length, short, codes, sizes) {
-  if (short !== null && length <= short.most) return Buffer.from([short.code | Number(length)])
+/** The first bytes of a value: `short` with a length up to `most`, else a code from `code` on, and the length in one of the sizes. */
+function header(length, short, most, code, sizes) {
+  if (length <= most) return Buffer.from([short | Number(length)])
   const at = sizes.findIndex((size) => length < 2 ** (8 * size))
-  return Buffer.concat([Buffer.from([codes[at]]), bigEndian(length, sizes[at])])
-}
-
-function msgpackNumber(n) {
-  if (n >= 0n) return header(n, { code: 0x00, most: 127 }, [0xcc, 0xcd, 0xce, 0xcf], [1, 2, 4, 8])
-  if (n >= -32n) return Buffer.from([Number(n) & 0xff])
-  const at = [1, 2, 4, 8].findIndex((size) => n >= -(1n << BigInt(8 * size - 1)))
-  return Buffer.concat([Buffer.from([0xd0 + at]), bigEndian(BigInt.asUintN(64, n), 8).subarray(8 - 2 ** at)])
+  return Buffer.concat([Buffer.from([code + at]), bigEndian(length, sizes[at])])
 }
 
 function msgpack(value) {
   if (value === null) return Buffer.from([0xc0])
   if (typeof value === 'boolean') return Buffer.from([value ? 0xc3 : 0xc2])
-  if (typeof value === 'bigint') return msgpackNumber(value)
+  if (typeof value === 'bigint') return header(value, 0x00, 127, 0xcc, [1, 2, 4, 8])
   if (typeof value === 'number') {
     const bytes = Buffer.from([0xcb, ...Array(8).fill(0)])
     bytes.writeDoubleBE(value, 1)
     return bytes
   }
-  if (Buffer.isBuffer(value)) return Buffer.concat([header(value.length, null, [0xc4, 0xc5, 0xc6], [1, 2, 4]), value])
-  if (typeof value === 'string') {
-    const bytes = Buffer.from(value)
-    return Buffer.concat([header(bytes.length, { code: 0xa0, most: 31 }, [0xd9, 0xda, 0xdb], [1, 2, 4]), bytes])
-  }
+  if (Buffer.isBuffer(value)) return Buffer.concat([header(value.length, 0, -1, 0xc4, [1, 2, 4]), value])
+  if (typeof value === 'string') return Buffer.concat([header(Buffer.byteLength(value), 0xa0, 31, 0xd9, [1, 2, 4]), Buffer.from(value)])
   const items = value instanceof Map ? [...value].flat() : value
-  const short = value instanceof Map ? { code: 0x80, most: 15 } : { code: 0x90, most: 15 }
-  const length = value instanceof Map ? value.size : value.length
-  return Buffer.concat([header(length, short, value instanceof Map ? [0xde, 0xdf] : [0xdc, 0xdd], [2, 4]), ...items.map(msgpack)])
+  const first = value instanceof Map ? header(value.size, 0x80, 15, 0xde, [2, 4]) : header(value.length, 0x90, 15, 0xdc, [2, 4])
+  return Buffer.concat([first, ...items.map(msgpack)])
 }
 
 /** Reads the values of msgpack in `bytes`; `at` is the place of the next one. Throws for what is not msgpack. */
@@ -141,19 +123,15 @@ class Unpacker {
   }
 }
 
-// Counters: the operand of an ADD that changes some of them, by their places from 0.
-
+/** The operand of an ADD that changes some of the counters, by their places from 0. */
 function counters(length, changes) {
   let total = 0n
   for (const [place, change] of Object.entries(changes)) total += BigInt(change) << BigInt(64 * Number(place))
-  const words = []
-  for (let place = 0; place < length; place++) words.push(littleEndian(total >> BigInt(64 * place)))
-  return Buffer.concat(words)
+  return Buffer.concat(Array.from({ length }, (_, place) => bigEndian(total >> BigInt(64 * place), 8).reverse()))
 }
 
 function counter(bytes, place = 0) {
-  if (!bytes || bytes.length < 8 * (place + 1)) return 0n
-  return bytes.readBigInt64LE(8 * place)
+  return bytes && bytes.length >= 8 * (place + 1) ? bytes.readBigInt64LE(8 * place) : 0n
 }
 
 /** The sum of times, or NEVER. */
@@ -161,4 +139,4 @@ function later(us, after) {
   return us + after > NEVER ? NEVER : us + after
 }
 
-module.exports = { EMPTY, NEVER, Unpacker, bigEndian, counter, counters, later, msgpack, pack, unpack }
+module.exports = { EMPTY, NEVER, Unpacker, bigEndian, counter, counters, cut, later, msgpack, pack, unpack }

@@ -1,11 +1,7 @@
 'use strict'
-// A producer for queues of fdbqueue, written from docs/layout.md. A transaction `tr` has these methods:
-//
-//   get(key), snapshotGet(key), snapshotLast(begin, end)   promises of a Buffer, or of the last [key, value]
-//   set(key, value), add(key, operand)
-//   relyOn(begin, end), declareWritten(key)                 conflict ranges; `end` may be left out
+// A producer for queues of fdbqueue, written from docs/layout.md. A transaction `tr` is one of the npm package `foundationdb`.
 
-const { NEVER, bigEndian, counter, counters, later, msgpack, pack, unpack } = require('./encodings')
+const { EMPTY, NEVER, bigEndian, counter, counters, later, msgpack, pack, unpack } = require('./encodings')
 
 const OF_ITEMS = ['codec', 'partitions']
 const OF_TASKS = [
@@ -23,11 +19,15 @@ class Refused extends Error {}
 /** The queue has no room. */
 class Full extends Error {}
 
+function requireKnown(name, version) {
+  if (version > LAYOUT) throw new Refused(`${name} has the key layout ${version}, and this client knows ${LAYOUT}`)
+}
+
 /** The parts of a stored definition; its layout is judged first. */
 function parsed(name, stored) {
   try {
     const [id, kind, json, version = 0n] = unpack(stored)
-    if (version > LAYOUT) throw new Refused(`${name} has the key layout ${version}, and this producer knows ${LAYOUT}`)
+    requireKnown(name, version)
     return { id, kind, options: JSON.parse(json.toString()) }
   } catch (error) {
     throw error instanceof Refused ? error : new Refused(`the definition of ${name} cannot be read: ${error.message}`)
@@ -48,19 +48,12 @@ async function definition(tr, root, name, kinds) {
   return { name, kind, options, prefix: Buffer.concat([root, pack(2, id)]), plan: options.partitions }
 }
 
-/** The layout beside a queue over a subspace. The transaction relies on it. */
-async function requireLayout(tr, prefix) {
-  const stored = await tr.get(under(prefix, 37))
-  const version = stored ? unpack(stored)[0] : LAYOUT
-  if (version > LAYOUT) throw new Refused(`the queue has the key layout ${version}, and this producer knows ${LAYOUT}`)
-}
-
 function under(prefix, column, ...rest) {
   return Buffer.concat([prefix, pack(column), ...rest])
 }
 
 function partition(queue, p) {
-  return p ? under(queue.prefix, 28, Buffer.from([p])) : queue.prefix
+  return p ? under(queue.prefix, 28, bigEndian(p, 1)) : queue.prefix
 }
 
 function turnOf(random, count) {
@@ -76,13 +69,12 @@ function encoded(value, codec) {
 
 /** Tell takers that partition p may have something. */
 async function flag(tr, queue, p) {
-  const key = under(queue.prefix, 24, Buffer.from([p]))
-  const there = await tr.snapshotGet(key)
-  tr.relyOn(key)
-  if (!there) {
-    tr.set(key, Buffer.alloc(0))
-    tr.add(under(queue.prefix, 25), counters(1, { 0: 1 }))
-  }
+  const key = under(queue.prefix, 24, bigEndian(p, 1))
+  const there = await tr.snapshot().get(key)
+  tr.addReadConflictKey(key)
+  if (there) return
+  tr.set(key, EMPTY)
+  tr.add(under(queue.prefix, 25), counters(1, { 0: 1 }))
 }
 
 function pieces(payload) {
@@ -91,29 +83,32 @@ function pieces(payload) {
   return found
 }
 
+/** The last [key, value] of a range, by snapshot. */
+async function lastOf(tr, begin, end) {
+  return (await tr.snapshot().getRangeAll(begin, end, { limit: 1, reverse: true }))[0]
+}
+
 /** Add values at the end of a recipe queue: a name below `root`, or the prefix of a subspace, a Buffer. */
 async function enqueue(tr, root, queue, values, random) {
   const named = Buffer.isBuffer(queue) ? null : await definition(tr, root, queue, ['queue'])
-  if (!named) await requireLayout(tr, queue)
+  const layout = named ? undefined : await tr.get(under(queue, 37))
+  if (layout) requireKnown('the queue', unpack(layout)[0])
   const payloads = values.map((value) => encoded(value, named ? named.options.codec : 'bytes'))
   const p = named && named.plan ? turnOf(random, named.plan[1]) : 0
   const prefix = named ? partition(named, p) : queue
   const items = under(prefix, 0)
   const [last, floor] = await Promise.all([
-    tr.snapshotLast(Buffer.concat([items, Buffer.from([0x00])]), Buffer.concat([items, Buffer.from([0xff])])),
-    tr.snapshotGet(under(prefix, 4)),
+    lastOf(tr, Buffer.concat([items, bigEndian(0x00, 1)]), Buffer.concat([items, bigEndian(0xff, 1)])),
+    tr.snapshot().get(under(prefix, 4)),
   ])
   let index = last ? unpack(last[0].subarray(items.length))[0] + 1n : 0n
   if (counter(floor) > index) index = counter(floor)
   for (const payload of payloads) {
     const suffix = pack(index++, random)
-    if (payload.length <= PIECE_BYTES) {
-      tr.set(Buffer.concat([items, suffix]), Buffer.concat([Buffer.from([0x00]), payload]))
-      continue
-    }
-    const parts = pieces(payload)
+    const parts = payload.length > PIECE_BYTES ? pieces(payload) : []
     parts.forEach((piece, n) => tr.set(under(prefix, 1, suffix, pack(n)), piece))
-    tr.set(Buffer.concat([items, suffix]), Buffer.concat([Buffer.from([0x01]), pack(parts.length, payload.length)]))
+    const value = parts.length ? [bigEndian(1, 1), pack(parts.length, payload.length)] : [bigEndian(0, 1), payload]
+    tr.set(Buffer.concat([items, suffix]), Buffer.concat(value))
   }
   tr.add(under(prefix, 2), counters(1, { 0: payloads.length }))
   if (named && named.plan) await flag(tr, named, p)
@@ -138,7 +133,7 @@ async function put(tr, root, name, values, random, nowUs, asked = {}, turn = ran
   const first = BigInt(p) << 48n
   const tasks = under(prefix, 1)
   const bounds = [first, first + (1n << 48n)].map((at) => Buffer.concat([tasks, bigEndian(at, 8)]))
-  const last = await tr.snapshotLast(...bounds)
+  const last = await lastOf(tr, ...bounds)
   let index = last ? last[0].readBigUInt64BE(tasks.length) + 1n : first
   const ids = payloads.map(() => Buffer.concat([bigEndian(index++, 8), random]))
   payloads.forEach((payload, n) => store(tr, queue, prefix, ids[n], payload, BigInt(nowUs), asked))
@@ -149,55 +144,45 @@ async function put(tr, root, name, values, random, nowUs, asked = {}, turn = ran
 
 function store(tr, queue, prefix, id, payload, nowUs, asked) {
   const { options, kind } = queue
-  const empty = Buffer.alloc(0)
   const delay = BigInt(Math.round((asked.delay || 0) * 1e6))
   const ttl = span(asked.ttl, options.ttl)
   const ttr = span(asked.ttr, options.ttr, options.ttl)
   const expires = later(later(nowUs, ttl), delay)
   const until = delay ? later(nowUs, delay) : NEVER
   const pri = asked.pri === undefined ? options.pri || 0 : asked.pri
-  const held = payload.length <= RECORD_PAYLOAD_BYTES ? payload : empty
-  const head = [id, delay ? '~' : 'r', BigInt(pri), nowUs, expires, ttr, BigInt(payload.length), empty, 0n, until, empty, empty]
-  const record = msgpack([...head, 1n, 0n, 0n, 0n, 0n, held, 0n, empty, 0n, null, null, 0n, null])
+  const held = payload.length <= RECORD_PAYLOAD_BYTES ? payload : EMPTY
+  const head = [id, delay ? '~' : 'r', BigInt(pri), nowUs, expires, ttr, BigInt(payload.length), EMPTY, 0n, until, EMPTY, EMPTY]
+  const record = msgpack([...head, 1n, 0n, 0n, 0n, 0n, held, 0n, EMPTY, 0n, null, null, 0n, null])
   tr.set(under(prefix, 1, id), record)
   if (held !== payload) pieces(payload).forEach((piece, n) => tr.set(under(prefix, 2, id, bigEndian(n, 4)), piece))
-  if (delay) tr.set(under(prefix, 5, id), empty)
-  else tr.set(under(prefix, 3, kind === 'fifo' ? empty : bigEndian(pri, 4), id), record)
+  if (delay) tr.set(under(prefix, 5, id), EMPTY)
+  else tr.set(under(prefix, 3, kind === 'fifo' ? EMPTY : bigEndian(pri, 4), id), record)
   const timer = delay ? until : expires
-  if (timer !== NEVER) tr.set(under(prefix, 7, bigEndian(timer, 8), id), empty)
+  if (timer !== NEVER) tr.set(under(prefix, 7, bigEndian(timer, 8), id), EMPTY)
 }
 
 /** Hold a bound: a seat for each task far below it, the gate near it. Throws Full. */
 async function admit(tr, queue, wanted, random) {
   if (!queue.options.capacity) return
   const parts = [...Array(queue.plan ? queue.plan[3] : 1).keys()]
-  const rows = await Promise.all(parts.map((p) => tr.snapshotGet(under(partition(queue, p), 9))))
+  const rows = await Promise.all(parts.map((p) => tr.snapshot().get(under(partition(queue, p), 9))))
   const size = rows.reduce((sum, row) => [0, 1, 2, 3].reduce((all, place) => all + counter(row, place), sum), 0n)
   const [capacity, n] = [BigInt(queue.options.capacity), BigInt(wanted)]
   if (size + n > capacity) throw new Full(`${queue.name} has ${size} tasks`)
   const seats = capacity / 2n < SEATS ? capacity / 2n : SEATS
   const gate = under(queue.prefix, 13)
   if (n <= seats && size + n + seats <= capacity) {
-    tr.relyOn(gate)
+    tr.addReadConflictKey(gate)
     for (let at = 0n; at < n; at++) {
       const seat = under(queue.prefix, 12, bigEndian((random.readBigUInt64BE() + at) % seats, 4))
-      tr.relyOn(seat)
-      tr.declareWritten(seat)
+      tr.addReadConflictKey(seat)
+      tr.addWriteConflictKey(seat)
     }
   } else {
-    tr.relyOn(under(queue.prefix, 12), gate)
-    tr.relyOn(gate)
-    tr.declareWritten(gate)
+    tr.addReadConflictRange(under(queue.prefix, 12), gate)
+    tr.addReadConflictKey(gate)
+    tr.addWriteConflictKey(gate)
   }
 }
 
-/** The key of a receipt. `process`: 12 random bytes, made when the process starts; `slot`: from 1 on. */
-function receiptKey(root, process, slot) {
-  return Buffer.concat([root, pack(3, process, slot)])
-}
-
-function receiptValue(nowUs, number) {
-  return Buffer.concat([bigEndian(nowUs, 8), bigEndian(number, 8)])
-}
-
-module.exports = { Full, KINDS, Refused, definition, encoded, enqueue, put, receiptKey, receiptValue, under }
+module.exports = { Full, KINDS, Refused, definition, encoded, enqueue, put, under }

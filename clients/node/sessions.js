@@ -1,15 +1,21 @@
 'use strict'
 // Sessions, and their ends: docs/consumers.md. Transactions are those of consumer.js.
 
-const { EMPTY, later, pack, unpack } = require('./encodings')
+const { EMPTY, bigEndian, later, pack, unpack } = require('./encodings')
 const { Refused, under } = require('./producer')
-const { FORSAKEN, HELD_ON_US, NO_TASKS, RELEASED, begun, end, parsed, timer } = require('./consumer')
+const { begun, end, parsed, rowsOf, timer } = require('./consumer')
 
 const DEAD = 100
+const RELEASED = 200
+const HELD_ON_US = 30000000n
+const NO_TASKS = ['queue', 'elements', 'simple-elements', 'fair-items', 'importing']
+const FORSAKEN = { error: 'LeaseLost', message: "its holder's session died" }
 const at = (root, ...items) => Buffer.concat([root, pack(...items)])
 
+const versionOf = async (tr) => (await tr.getReadVersion()).readBigUInt64BE()
+
 async function beatValue(tr, ttrUs, now) {
-  const version = await tr.version()
+  const version = await versionOf(tr)
   return [later(BigInt(now), ttrUs), version, version + (ttrUs * 9n) / 10n]
 }
 
@@ -47,10 +53,10 @@ async function beat(tr, root, session, ttrUs, now) {
 /** The sessions that are dead, or whose ends have begun: [{ session, deadline, ending }]. */
 async function dead(tr, root, now) {
   const column = at(root, 7)
-  const [rows, version] = await Promise.all([tr.range(column, at(root, 7, BigInt(now) + 1n), DEAD), tr.version()])
+  const [rows, version] = await Promise.all([rowsOf(tr, column, at(root, 7, BigInt(now) + 1n), DEAD), versionOf(tr)])
   const found = rows.map(async ([key]) => {
     const [deadline, session] = unpack(key.subarray(column.length))
-    const [there, value] = await Promise.all([tr.snapshotGet(at(root, 4, session)), tr.snapshotGet(at(root, 6, session))])
+    const [there, value] = await Promise.all([4, 6].map((key) => tr.snapshot().get(at(root, key, session))))
     const parts = value && heartbeat(value)
     const alive = there && parts && parts[0] === deadline && parts[1] <= version && version < parts[2]
     return alive ? null : { session, deadline, ending: !there }
@@ -65,7 +71,7 @@ async function begin(tr, root, session, e, deadline) {
   if (!there) return Boolean(before)
   const parts = value && heartbeat(value)
   if (deadline !== undefined) {
-    const version = await tr.version()
+    const version = await versionOf(tr)
     if (parts && parts[0] !== deadline) tr.clear(at(root, 7, deadline, session))
     if (parts && (parts[0] > e || (parts[1] <= version && version < parts[2]))) return false
   }
@@ -83,26 +89,33 @@ async function begin(tr, root, session, e, deadline) {
   return true
 }
 
-/** The values of results in notices, by the ids of their tasks. */
-function uncollected(rows) {
-  const found = new Map()
-  for (const [, value] of rows) {
-    for (let place = 12; place + 6 <= value.length; ) {
-      const sizes = [value.readUInt16BE(place), value.readUInt32BE(place + 2)]
-      const suffix = value.subarray(place + 6, place + 6 + sizes[0])
-      place += 6 + sizes[0] + sizes[1]
-      found.set(suffix.toString('hex'), value.subarray(place - sizes[1], place))
+/** The results that a line has laid ready, by the ids of their tasks: in its notices, and in keys beside them. */
+async function resultsOf(changes) {
+  const columns = [2, 3].map((column) => changes.key(11, pack(column)))
+  const [notices, beside] = await Promise.all(columns.map((column) => rowsOf(changes.tr, column, end(column), RELEASED)))
+  const found = new Map(beside.map(([key, value]) => [key.subarray(-20).toString('hex'), value]))
+  for (const [, notice] of notices) {
+    for (let place = 12; place + 6 <= notice.length; ) {
+      const suffix = place + 6
+      const value = suffix + notice.readUInt16BE(place)
+      place = value + notice.readUInt32BE(place + 2)
+      found.set(notice.subarray(suffix, value).toString('hex'), notice.subarray(value, place))
     }
   }
   return found
 }
 
+/** Whether a result for its lease is laid ready: no process has received the task. */
+function isUncollected(results, task) {
+  const value = results.get(task.id.toString('hex'))
+  return value !== undefined && value.equals(Buffer.concat([task.session, task.token, bigEndian(task.attempts, 4)]))
+}
+
 /** Release tasks of a session in one queue: { left, more }. `left`: it holds a task that must stay. */
 async function releaseTaken(tr, root, name, session, now, died) {
   const changes = await begun(tr, root, name, now)
-  const [column, line] = [changes.key(4, session), changes.key(11, pack(2))]
-  const [rows, notices] = await Promise.all([tr.range(column, end(column), RELEASED), tr.range(line, end(line), RELEASED)])
-  const results = uncollected(notices)
+  const column = changes.key(4, session)
+  const [rows, results] = await Promise.all([rowsOf(tr, column, end(column), RELEASED), resultsOf(changes)])
   let left = 0
   for (const [key] of rows) {
     const id = key.subarray(-20)
@@ -111,19 +124,12 @@ async function releaseTaken(tr, root, name, session, now, died) {
     if (!task) left += 1
     else if (!changes.stateKey(task).equals(key)) tr.clear(key)
     else if (timer(task) !== undefined && timer(task) <= changes.now) await changes.overdue(task)
-    else if (died && !delivered(results, task)) await changes.lost(task, FORSAKEN, 'release')
+    else if (died && !isUncollected(results, task)) await changes.lost(task, FORSAKEN, 'release')
     else if (task.cancelled) await changes.cancelled(task)
     else changes.move(task, { state: 'r' }, 'release')
   }
   changes.commit()
   return { left: left > 0, more: rows.length === RELEASED && left < RELEASED }
-}
-
-function delivered(results, task) {
-  const value = results.get(task.id.toString('hex'))
-  const attempts = Buffer.alloc(4)
-  attempts.writeUInt32BE(Number(task.attempts))
-  return value !== undefined && value.equals(Buffer.concat([task.session, task.token, attempts]))
 }
 
 /** Whether a queue that is refused holds something for a session. */
@@ -137,7 +143,7 @@ async function holds(tr, root, stored, session) {
     for (let p = 0; p < parts; p++) {
       const prefix = p ? under(at(root, 2, id), 28, Buffer.from([p])) : at(root, 2, id)
       const column = under(prefix, 4, session)
-      if ((await tr.range(column, end(column), 1)).length) return true
+      if ((await rowsOf(tr, column, end(column), 1)).length) return true
     }
     return false
   } catch (error) {
@@ -149,7 +155,7 @@ async function holds(tr, root, stored, session) {
 /** The names of all queues, with their definitions. */
 async function queues(tr, root) {
   const column = at(root, 0)
-  return (await tr.range(column, end(column))).map(([key, value]) => [unpack(key.subarray(column.length))[0], value])
+  return (await rowsOf(tr, column)).map(([key, value]) => [unpack(key.subarray(column.length))[0], value])
 }
 
 /** The last step of an end that began at `e`. */
@@ -157,35 +163,32 @@ async function forget(tr, root, session, e, now, held) {
   const key = at(root, 7, e, session)
   if (held) {
     const entry = await tr.get(key)
-    if (!entry) return
-    tr.clear(key)
-    tr.set(at(root, 7, later(BigInt(now), HELD_ON_US), session), entry)
-    return
-  }
-  const run = await tr.get(at(root, 10, session))
-  if (run) {
-    tr.clear(at(root, 10, session))
-    if (!(await tr.get(at(root, 4, run)))) tr.clear(at(root, 9, run))
+    if (entry) tr.set(at(root, 7, later(BigInt(now), HELD_ON_US), session), entry)
+  } else {
+    const run = await tr.get(at(root, 10, session))
+    if (run) tr.clear(at(root, 10, session))
+    if (run && !(await tr.get(at(root, 4, run)))) tr.clear(at(root, 9, run))
   }
   tr.clear(key)
 }
 
-/** End the second and the third step, each in transactions of `run(body)`. */
+/** Release all tasks of a session in a queue. Returns whether the queue holds something for it. */
+async function releaseAll(run, root, [name, stored], session, died, clock) {
+  try {
+    for (;;) {
+      const { left, more } = await run((tr) => releaseTaken(tr, root, name, session, clock(), died))
+      if (!more) return left
+    }
+  } catch (error) {
+    if (!(error instanceof Refused)) throw error
+    return run((tr) => holds(tr, root, stored, session))
+  }
+}
+
+/** The second and the third step of an end, in transactions of `run(body)`. */
 async function finish(run, root, session, e, died, clock) {
   let held = false
-  for (const [name, stored] of await run((tr) => queues(tr, root))) {
-    for (let more = true; more; ) {
-      try {
-        const found = await run((tr) => releaseTaken(tr, root, name, session, clock(), died))
-        more = found.more
-        held = held || (found.left && !found.more)
-      } catch (error) {
-        if (!(error instanceof Refused)) throw error
-        held = (await run((tr) => holds(tr, root, stored, session))) || held
-        more = false
-      }
-    }
-  }
+  for (const queue of await run((tr) => queues(tr, root))) held = (await releaseAll(run, root, queue, session, died, clock)) || held
   await run((tr) => forget(tr, root, session, e, clock(), held))
 }
 

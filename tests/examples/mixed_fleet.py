@@ -29,6 +29,7 @@ from fdbqueue.testing.history import REFUSED, Call, Leases, judge, read
 from tests.conftest import CLUSTER_FILE, TEST_ROOT
 
 CLIENT = Path(__file__).parents[2] / "clients" / "node"
+PROGRAMS = Path(__file__).parents[1] / "node"
 NODE = shutil.which("node") or "node"
 TTR_S, LONG_TTR_S = 1.0, 30.0
 LIVE_US = 900_000
@@ -77,12 +78,12 @@ class Fleet:
         if kind == "node":
             program = [
                 NODE,
-                str(Path(__file__).with_name("node_fleet_worker.js")),
+                str(PROGRAMS / "fleet_worker.js"),
                 str(self.client),
                 str(CLUSTER_FILE),
             ]
         else:
-            program = [sys.executable, "-m", "tests.examples.node_fleet_worker", f"fdb:{CLUSTER_FILE}"]
+            program = [sys.executable, "-m", "tests.examples.fleet_worker", f"fdb:{CLUSTER_FILE}"]
         return kind, subprocess.Popen([*program, *places, str(history)])
 
     def put(self, count: int) -> None:

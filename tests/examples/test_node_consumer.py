@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,15 @@ import pytest
 import fdbqueue
 from fdbqueue import Subspace, TaskQueue
 from fdbqueue.core.runtime import RealRuntime
-from fdbqueue.operate.conformance import Program, Verdict, checked, stored_vectors, vectors_in
+from fdbqueue.operate.conformance import (
+    Checked,
+    Program,
+    Vector,
+    Verdict,
+    checked,
+    stored_vectors,
+    vectors_in,
+)
 from tests.conftest import CLUSTER_FILE, TEST_ROOT
 from tests.examples import mixed_fleet
 
@@ -27,13 +36,32 @@ VERBS = "open beat take ack renew release bury exhaust sweep end end_own release
 pytestmark = pytest.mark.skipif(NODE is None, reason="it needs Node")
 
 
+def answers(vectors: list[Vector]) -> list[Checked]:
+    program = [str(NODE), str(mixed_fleet.PROGRAMS / "conformance.js")]
+    return [*checked(lambda: Program(program, PATIENCE_S, RealRuntime()), stored_vectors()["root"], vectors)]
+
+
 def test_the_consumer_conforms():
-    stored = stored_vectors()
-    vectors = [one for one in vectors_in(stored) if one.kind in ("fifo", "fifottl")]
-    program = [str(NODE), str(CLIENT / "conformance.js")]
-    found = [*checked(lambda: Program(program, PATIENCE_S, RealRuntime()), stored["root"], vectors)]
+    found = answers([one for one in vectors_in(stored_vectors()) if one.kind in ("fifo", "fifottl")])
     assert {one.vector.name: one.differences for one in found if one.differences} == {}
     assert {one.vector.verb for one in found if one.verdict == Verdict.SAME} >= {*VERBS.split()}
+
+
+def beside(keys: dict[bytes, bytes]) -> dict[bytes, bytes]:
+    """The keys with the one result of the notice in a key of its own, behind the name of the call."""
+    (notice,) = (key for key in keys if key.endswith(b"name-of-call"))
+    left = {key: value for key, value in keys.items() if key != notice}
+    suffix, value = keys[notice][18:38], keys[notice][38:]
+    return left | {notice[:-13] + b"\x03name-of-call" + suffix: value}
+
+
+def test_a_result_beside_a_notice_is_uncollected():
+    vectors = [
+        one for one in vectors_in(stored_vectors()) if one.kind == "fifo" and "uncollected" in one.name
+    ]
+    (vector,) = (one for one in vectors if one.verb == "release_taken")
+    (found,) = answers([replace(vector, before=beside(vector.before), after=beside(vector.after))])
+    assert (found.verdict, [*found.differences]) == (Verdict.SAME, [])
 
 
 @pytest.fixture
@@ -53,7 +81,10 @@ def text(value: bytes) -> str:
 
 def node_worker(space: Subspace) -> subprocess.Popen[str]:
     process = subprocess.Popen(
-        [str(NODE), str(CLIENT / "worker.js")], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+        [str(NODE), str(mixed_fleet.PROGRAMS / "worker.js")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
     )
     places = {name: text(space[name].key()) for name in ("root", "effects")}
     told = {"cluster": str(CLUSTER_FILE), "queue": "shared", "session_s": 3, **places}
@@ -83,6 +114,16 @@ def test_a_worker_in_node_takes_and_ends_tasks(space):
         assert fdbqueue.verify(db, root=space["root"]).sound
 
 
+def run_node(space: Subspace, source: str) -> None:
+    """Run a program with the arguments cluster, root, effects; it ends with status 0, and tells nothing."""
+    root, effects = (space[name].key().hex() for name in ("root", "effects"))
+    command = [str(NODE), "-e", source, str(CLUSTER_FILE), root, effects]
+    done = subprocess.run(
+        command, timeout=PATIENCE_S, cwd=CLIENT, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
 WORKS = """
 const { Consumer, open } = require('./client')
 async function main() {
@@ -95,7 +136,7 @@ async function main() {
     if (--left === 0) shared.stop()
     const key = Buffer.from(`${effects}${task.data.n.toString(16).padStart(8, '0')}`, 'hex')
     return (tn) => tn.add(key, Buffer.from('0100000000000000', 'hex'))
-  }, { concurrency: 2 })
+  }, { concurrency: 20 })
   await shared.close()
 }
 main().then(() => process.exit(0))
@@ -106,13 +147,36 @@ def test_a_loop_with_a_handler_acks_and_fails_tasks(space):
     with fdbqueue.open(f"fdb:{CLUSTER_FILE}") as db:
         queue = TaskQueue.create(db, "shared", "fifo", root=space["root"])
         queue.put_many(db, [{"n": n} for n in range(5)])
-        root, effects = (space[name].key().hex() for name in ("root", "effects"))
-        command = [str(NODE), "-e", WORKS, str(CLUSTER_FILE), root, effects]
-        subprocess.run(command, check=True, timeout=PATIENCE_S, cwd=CLIENT)
+        run_node(space, WORKS)
         assert effects_of(db, space) == dict.fromkeys(range(5), 1)
         calls = queue.statistics(db)["calls"]
         assert (calls["take"], calls["ack"], calls["release"]) == (6, 5, 1)
         assert fdbqueue.verify(db, root=space["root"]).sound
+
+
+TAKES_ON = """
+const { Consumer, open } = require('./client')
+const sessions = require('./sessions')
+async function main() {
+  const [cluster, root] = process.argv.slice(1)
+  const shared = await Consumer.open(open(cluster), 'shared', { root: Buffer.from(root, 'hex') })
+  const [before] = await shared.take()
+  const e = BigInt(Date.now()) * 1000n
+  await shared.run((tr) => sessions.begin(tr, shared.root, shared.session, e))
+  const [after] = (await Promise.all([shared.take(), shared.take()])).flat()
+  if (!before.signal.aborted || after.data.n !== 1 || (await shared.ack(after)) !== 'acked') process.exit(1)
+  await shared.close()
+}
+main().then(() => process.exit(0))
+"""
+
+
+def test_a_take_opens_a_session_after_one_that_has_ended(space):
+    with fdbqueue.open(f"fdb:{CLUSTER_FILE}") as db:
+        queue = TaskQueue.create(db, "shared", "fifo", root=space["root"])
+        queue.put_many(db, [{"n": n} for n in range(2)])
+        run_node(space, TAKES_ON)
+        assert queue.statistics(db)["calls"]["ack"] == 1
 
 
 @pytest.mark.slow
@@ -132,7 +196,7 @@ PLANTS = {
         "(lease.token ? task.token.equals(lease.token) : task.session.equals(lease.session))",
         "true",
     ),
-    "a take that relies on no record": ("tr.relyOn(changes.key(1, task.id))", "null"),
+    "a take that relies on no record": ("tr.addReadConflictKey(changes.key(1, task.id))", "null"),
     "a take that is not counted": ("attempts: task.attempts + 1n", "attempts: task.attempts"),
 }
 

@@ -17,6 +17,7 @@ from tests.conftest import CLUSTER_FILE, TEST_ROOT
 
 FOLDER = Path(__file__).parents[2] / "examples" / "producer-node"
 CLIENT = Path(__file__).parents[2] / "clients" / "node"
+PROGRAMS = Path(__file__).parents[1] / "node"
 NODE = shutil.which("node")
 KINDS = ("queue", "fifo", "fifottl", "limfifottl")
 PATIENCE_S = 60.0
@@ -28,7 +29,7 @@ def test_the_producer_conforms():
     stored = stored_vectors()
     wanted = ("put", "put_many", "enqueue", "enqueue_many")
     vectors = [one for one in vectors_in(stored) if one.kind in KINDS and one.verb in wanted]
-    program = [str(NODE), str(CLIENT / "conformance.js")]
+    program = [str(NODE), str(PROGRAMS / "conformance.js")]
     found = [*checked(lambda: Program(program, PATIENCE_S, RealRuntime()), stored["root"], vectors)]
     assert {one.vector.name: one.differences for one in found if one.differences} == {}
     assert {one.vector.kind for one in found if one.verdict == Verdict.SAME} == set(KINDS)

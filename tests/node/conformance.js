@@ -1,39 +1,43 @@
 'use strict'
-// Proves layout.js: `npm run conformance`. A transaction is a map here, and needs no client library.
+// Proves the client in Node by vectors: `npm run conformance`. A transaction is a map here, and needs no package.
 
 const readline = require('readline')
-const consumer = require('./consumer')
-const layout = require('./producer')
-const sessions = require('./sessions')
+const consumer = require('../../clients/node/consumer')
+const { bigEndian } = require('../../clients/node/encodings')
+const layout = require('../../clients/node/producer')
+const receipts = require('../../clients/node/receipts')
+const sessions = require('../../clients/node/sessions')
 
 const bytesOf = (text) => Buffer.from(text.replace(/%([0-9a-f]{2})/g, (_, hex) => String.fromCharCode(parseInt(hex, 16))), 'latin1')
 const textOf = (bytes) => [...bytes].map((byte) => `%${byte.toString(16).padStart(2, '0')}`).join('')
 
+const keyOf = (text) => Buffer.from(text, 'latin1')
+
+/** The methods of a transaction of the package that the client uses. */
 class MapTransaction {
-  constructor(keys) {
+  constructor(keys, version) {
     this.keys = new Map(Object.entries(keys).map(([key, value]) => [bytesOf(key).toString('latin1'), bytesOf(value)]))
-    this.reads = []
-    this.written = new Set()
-    this.writes = []
+    Object.assign(this, { version, reads: [], written: new Set(), writes: [] })
   }
   async get(key) {
-    this.relyOn(key)
-    return this.snapshotGet(key)
-  }
-  async snapshotGet(key) {
+    this.addReadConflictKey(key)
     return this.keys.get(key.toString('latin1'))
   }
-  async snapshotLast(begin, end) {
-    const inside = [...this.keys.keys()].filter((key) => key >= begin.toString('latin1') && key < end.toString('latin1'))
-    const last = inside.sort().pop()
-    return last === undefined ? undefined : [Buffer.from(last, 'latin1'), this.keys.get(last)]
+  snapshot() {
+    return {
+      get: async (key) => this.keys.get(key.toString('latin1')),
+      getRangeAll: async (begin, end, { limit, reverse }) => {
+        const inside = this.inside(begin, end)
+        return (reverse ? inside.reverse() : inside).slice(0, limit || undefined).map((key) => [keyOf(key), this.keys.get(key)])
+      },
+    }
   }
-  async range(begin, end, limit = Infinity) {
-    const inside = [...this.keys.keys()].filter((key) => key >= begin.toString('latin1') && key < end.toString('latin1'))
-    return inside.sort().slice(0, limit).map((key) => [Buffer.from(key, 'latin1'), this.keys.get(key)])
+  inside(begin, end) {
+    const [first, last] = [begin, end].map((key) => key.toString('latin1'))
+    return [...this.keys.keys()].filter((key) => key >= first && key < last).sort()
   }
-  async version() {
-    return this.readVersion
+  async getReadVersion() {
+    return bigEndian(this.version, 8)
   }
   set(key, value) {
     this.keys.set(key.toString('latin1'), value)
@@ -44,11 +48,10 @@ class MapTransaction {
     this.written.add(textOf(key))
   }
   clearRange(begin, end) {
-    for (const key of [...this.keys.keys()]) {
-      if (key >= begin.toString('latin1') && key < end.toString('latin1')) this.keys.delete(key)
-    }
+    for (const key of this.inside(begin, end)) this.keys.delete(key)
   }
-  compareAndClear(key, operand) {
+  atomicOpNative(operation, key, operand) {
+    if (operation !== consumer.COMPARE_AND_CLEAR) throw new Error(`the atomic operation ${operation}`)
     const stored = this.keys.get(key.toString('latin1'))
     if (stored && stored.equals(operand)) this.clear(key)
   }
@@ -62,11 +65,13 @@ class MapTransaction {
     }
     this.set(key, sum)
   }
-  relyOn(begin, end) {
-    if (!end && this.written.has(textOf(begin))) return
-    this.reads.push(end ? [textOf(begin), textOf(end)] : textOf(begin))
+  addReadConflictKey(key) {
+    if (!this.written.has(textOf(key))) this.reads.push(textOf(key))
   }
-  declareWritten(key) {
+  addReadConflictRange(begin, end) {
+    this.reads.push([textOf(begin), textOf(end)])
+  }
+  addWriteConflictKey(key) {
     this.writes.push(textOf(key))
   }
 }
@@ -76,15 +81,15 @@ const leaseOf = ({ call }) => ({ id: bytesOf(call.task), token: optional(call.to
 const NO_BOUND = { attempts: 0, backoff: [1, 2, 600] }
 
 /** A verb of held tasks refuses a task that is not plain. */
-async function plain(tr, root, queue, asked) {
-  const { prefix } = await consumer.queueOf({ get: (key) => tr.snapshotGet(key) }, root, queue)
-  for (const [key, value] of await tr.range(layout.under(prefix, 1), layout.under(prefix, 2))) {
+async function plain(tr, root, queue) {
+  const { prefix } = await consumer.queueOf(tr.snapshot(), root, queue)
+  for (const [key, value] of await consumer.rowsOf(tr, layout.under(prefix, 1))) {
     if (!consumer.parsed(key.subarray(-20), value)) throw new layout.Refused('a task is not plain')
   }
 }
 
 const held = (verb) => async (tr, root, queue, asked) => {
-  await plain(tr, root, queue, asked)
+  await plain(tr, root, queue)
   await verb(tr, root, queue, leaseOf(asked), asked.now_us, asked.call)
   return null
 }
@@ -102,7 +107,7 @@ const VERBS = {
     const { tasks } = await consumer.take(tr, root, queue, { session: bytesOf(call.session), token, count: call.count, now })
     return tasks.map((task) => textOf(task.id))
   },
-  ack: held(consumer.ack),
+  ack: held((tr, root, queue, lease, now) => consumer.ack(tr, root, queue, lease, now)),
   renew: held(async (tr, root, queue, lease, now) => {
     if ((await consumer.renew(tr, root, queue, [lease], now))[0] === 'lost') throw new consumer.LeaseLost('lost')
   }),
@@ -146,8 +151,8 @@ async function call(tr, asked) {
   const random = asked.random.map(bytesOf)
   const values = (payloads || [payload || '']).map(bytesOf)
   if (receipt) {
-    const key = layout.receiptKey(root, bytesOf(receipt.process), receipt.slot)
-    tr.set(key, layout.receiptValue(asked.now_us, receipt.number))
+    const key = receipts.receiptKey(root, bytesOf(receipt.process), receipt.slot)
+    tr.set(key, receipts.receiptValue(asked.now_us, receipt.number))
   }
   if (asked.kind === 'queue' && asked.verb.startsWith('enqueue')) {
     return layout.enqueue(tr, root, subspace ? bytesOf(subspace) : queue, values, random[0])
@@ -157,12 +162,11 @@ async function call(tr, asked) {
   }
   const verb = asked.kind.startsWith('fifo') && VERBS[asked.verb]
   if (verb) return verb(tr, root, queue, asked)
-  throw new layout.Refused(`this producer has no ${asked.kind}/${asked.verb}`)
+  throw new layout.Refused(`this client has no ${asked.kind}/${asked.verb}`)
 }
 
 async function answer(asked) {
-  const tr = new MapTransaction(asked.keys)
-  tr.readVersion = BigInt(asked.call.version || 0)
+  const tr = new MapTransaction(asked.keys, asked.call.version || 0)
   const told = { id: asked.id }
   try {
     const ids = await call(tr, asked)

@@ -2,8 +2,8 @@
 // The worker that `fdbqueue conformance --consumer` starts, kills and stops: docs/conformance.md.
 
 const readline = require('readline')
-const { Consumer, Refused, open } = require('./client')
-const { NEVER, bigEndian, counters } = require('./encodings')
+const { Consumer, Refused, open } = require('../../clients/node/client')
+const { NEVER, bigEndian, counters } = require('../../clients/node/encodings')
 
 const bytesOf = (text) => Buffer.from(text.replace(/%([0-9a-f]{2})/g, (_, hex) => String.fromCharCode(parseInt(hex, 16))), 'latin1')
 const say = (line) => process.stdout.write(`${JSON.stringify(line)}\n`)
@@ -40,8 +40,8 @@ async function main() {
     process.exit(0)
   }
   say({ event: 'ready' })
-  lines.on('close', () => consumer.closing.abort())
-  while (!consumer.closing.signal.aborted) {
+  lines.on('close', () => consumer.hurry())
+  while (!consumer.closed) {
     for (const task of await consumer.take({ timeoutMs: 2000 })) await handle(consumer, task, bytesOf(asked.effects))
   }
   await consumer.close()

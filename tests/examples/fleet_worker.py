@@ -1,4 +1,4 @@
-"""A worker in Python beside those in Node, until it is killed: `node_fleet_worker.js` in Python.
+"""A worker in Python beside those in Node, until it is killed: `tests/node/fleet_worker.js` in Python.
 
 The ack of a task adds to a key of it, in one transaction: 1, and 1 in the upper half of the number, where a
 worker in Node adds nothing.
