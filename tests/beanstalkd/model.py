@@ -14,7 +14,7 @@ from fdbqueue.core.database import run
 from fdbqueue.core.root_keys import BEANSTALKD, DEFAULT_ROOT
 from fdbqueue.core.task import BURIED, DELAYED, READY, TAKEN
 from fdbqueue.integrations.beanstalkd import batches
-from fdbqueue.integrations.beanstalkd.batches import Item, Kind, Performer
+from fdbqueue.integrations.beanstalkd.batches import Batches, Item, Kind
 from fdbqueue.integrations.beanstalkd.jobs import Held, Jobs, New, Taken
 
 TUBES = ("a", "b")
@@ -40,13 +40,13 @@ class World:
         self.random = random
         self.db = fdbqueue.open("memory:")
         self.jobs = [Jobs(self.db, DEFAULT_ROOT) for _ in range(2)]
-        self.servers = [Performer(jobs) for jobs in self.jobs]
+        self.servers = [Batches(jobs) for jobs in self.jobs]
         self.model: list[Job] = []
         self.numbers: set[int] = set()
         self.turn = 0
 
     def ask(self, server: int, *items: tuple[Kind, Sequence[str], Any]) -> list[Any]:
-        asked = [Item(kind, tuple(tubes), argument, _unheard) for kind, tubes, argument in items]
+        asked = [Item(kind, tuple(tubes), argument) for kind, tubes, argument in items]
         return self.servers[server].perform(asked)
 
     def step(self) -> None:
@@ -245,10 +245,6 @@ class World:
     def _next(self) -> int:
         self.turn += 1
         return self.turn
-
-
-def _unheard(_: Any) -> None:
-    """The answer is that of `perform`."""
 
 
 def run_world(seed: int, steps: int = 120) -> None:

@@ -54,6 +54,6 @@ def test_an_unknown_word_is_told(line: bytes) -> None:
 
 
 def test_replies_have_the_size_of_their_body() -> None:
-    assert protocol.with_body("FOUND", 7, b"\r\n\0") == b"FOUND 7 3\r\n\r\n\0\r\n"
-    assert protocol.listing(["a", "b"]) == b"OK 12\r\n---\n- a\n- b\n\r\n"
-    assert protocol.figures({"id": 1}) == b"OK 10\r\n---\nid: 1\n\r\n"
+    assert protocol.with_body("FOUND", 7, b"\r\n\0") == b"FOUND 7 3\r\n\r\n\0"
+    assert protocol.listing(["a", "b"]) == b"OK 12\r\n---\n- a\n- b\n"
+    assert protocol.figures({"id": 1}) == b"OK 10\r\n---\nid: 1\n"

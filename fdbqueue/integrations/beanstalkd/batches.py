@@ -10,34 +10,22 @@ If a batch fails, each of its commands is tried again alone, and only the one at
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
 from functools import partial
 from itertools import count, groupby
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 
-from fdbqueue.aio.database import Database
-from fdbqueue.aio.hub import Unheard
+from fdbqueue.aio.hub import Hub, Unheard
 from fdbqueue.core import limits
-from fdbqueue.core.errors import (
-    PayloadTooLarge,
-    QueueDropped,
-    QueueFull,
-    QueueNotFound,
-    StorageFull,
-    TooMuchToSweep,
-    UnknownSession,
-    heals,
-)
-from fdbqueue.core.logger import logger, traceback_of
+from fdbqueue.core.errors import TooMuchToSweep, heals
 from fdbqueue.core.once import run_once
 from fdbqueue.core.seam import Transaction
 from fdbqueue.core.sessions.session import Session
 from fdbqueue.core.visible import SURVIVED
-from fdbqueue.integrations.beanstalkd import protocol
 from fdbqueue.integrations.beanstalkd.jobs import Attempt, Jobs
 
 BLOCK = 1_000
@@ -45,7 +33,7 @@ BLOCK = 1_000
 
 
 class Kind(IntEnum):
-    """What a command does, in the order within a batch. Its argument is that of the verb in `_Batch`."""
+    """The work of a command, in its order within a batch. Its argument is one of the verb in `Batches`."""
 
     PUT = 0
     DELETE = 1
@@ -61,49 +49,52 @@ class Item(Struct, eq=False):
     kind: Kind
     tubes: tuple[str, ...]
     argument: Any
-    done: Callable[[Any], None]
-    """Is given the answer, or the reply that tells of a failure."""
+    answer: "asyncio.Future[Any] | None" = None
 
 
-class _Outcome(Struct):
-    """The answers of one attempt, in the order of its items, and the new numbers that it has used."""
-
+class _Outcome(NamedTuple):
     answers: list[Any]
-    attempt: Attempt
     numbers: int
+    """New ones that it has used."""
     wrote: bool
-    is_durable: bool
-    """False if it has only reserved: a power cut ends those leases in any case."""
 
 
-_log = logger(__name__)
 _kind_and_tubes = attrgetter("kind", "tubes")
-_STALE = (QueueDropped, QueueNotFound, UnknownSession)
-"""A queue that was dropped, or a session that has ended: the second attempt opens another one."""
 
 
 class Batches:
-    """The commands that wait, and those that run."""
+    """The commands that wait, and the new numbers of this process."""
 
-    def __init__(self, database: Database, jobs: Jobs) -> None:
-        self._database = database
-        self._performer = Performer(jobs)
+    def __init__(self, jobs: Jobs) -> None:
+        self._jobs = jobs
         self._waiting: deque[Item] = deque()
         self._arrival = asyncio.Event()
+        self._next_number = self._stop = 0
+        self._verbs: dict[Kind, Callable[[Attempt, Sequence[str], Sequence[Any]], list[Any]]] = {
+            Kind.PUT: jobs.put,
+            Kind.DELETE: jobs.delete_held,
+            Kind.CHANGE: _each,
+            Kind.LOOK: _each,
+            Kind.NUMBER: jobs.numbered,
+            Kind.TAKE: jobs.take,
+        }
 
-    def add(self, item: Item) -> None:
-        self._waiting.append(item)
+    async def ask(self, kind: Kind, argument: Any, *tubes: str) -> Any:
+        """The answer of a command. Raises: its error."""
+        answer = asyncio.get_running_loop().create_future()
+        self._waiting.append(Item(kind, tubes, argument, answer))
         self._arrival.set()
+        return await answer
 
-    async def run(self) -> None:
+    async def run(self, hub: Hub) -> None:
         """Answer commands, until this is cancelled."""
         while True:
             self._arrival.clear()
             while self._waiting:
                 items = self._next()
-                answers = await self._database.hub.call(partial(self._performer.perform, items), Unheard())
+                answers = await hub.call(partial(self.perform, items), Unheard())
                 for item, answer in zip(items, answers, strict=True):
-                    item.done(answer)
+                    _resolve(item, answer)
             await self._arrival.wait()
 
     def _next(self) -> list[Item]:
@@ -117,93 +108,71 @@ class Batches:
             items.append(self._waiting.popleft())
         return sorted(items, key=_kind_and_tubes)
 
+    # In blocking code.
 
-class Performer:
-    """Performs batches, in blocking code. It has the new numbers of this process."""
+    def perform(self, items: Sequence[Item], again: bool = True) -> list[Any]:
+        """The answers of commands that are sorted; in place of one that fails, its error.
 
-    def __init__(self, jobs: Jobs) -> None:
-        self._jobs = jobs
-        self._next = self._stop = 0
-        self._verbs: dict[Kind, Callable[[Attempt, tuple[str, ...], Sequence[Any]], Sequence[Any]]] = {
-            Kind.PUT: jobs.put,
-            Kind.DELETE: jobs.delete_held,
-            Kind.CHANGE: _each,
-            Kind.LOOK: _each,
-            Kind.NUMBER: jobs.numbered,
-            Kind.TAKE: jobs.take,
-        }
-
-    def perform(self, items: Sequence[Item]) -> list[Any]:
-        """The answers of commands that are sorted; in place of one that fails, the reply that tells of it."""
+        The second attempt opens another queue in place of one that was dropped, and another session.
+        """
         try:
             return self._once(items)
         except SURVIVED as error:
             if not heals(error):
                 raise
-            if len(items) > 1:
-                return [answer for item in items for answer in self.perform([item])]
-            return [self._again(items[0], error)]
-
-    def _again(self, item: Item, error: BaseException) -> Any:
-        """The answer of a command that has failed alone: at a second attempt, or a refusal."""
-        if isinstance(error, TooMuchToSweep):  # a reserve that waits will find the jobs
-            return None
-        for tube in item.tubes:
-            self._jobs.forget(tube)
-        if isinstance(error, _STALE):
-            try:
-                return self._once([item])[0]
-            except SURVIVED as again:
-                error = again
-        return refusal(error)
+            if isinstance(error, TooMuchToSweep) and len(items) == 1:
+                return [None]  # a reserve that waits will find the jobs
+            for tube in _tubes_of(items):
+                self._jobs.forget(tube)
+            return [answer for item in items for answer in self.perform([item], False)] if again else [error]
 
     def _once(self, items: Sequence[Item]) -> list[Any]:
-        jobs, session = self._jobs, self._jobs.session()
-        self._require_numbers(len(items))
-        for tube in {tube for item in items for tube in item.tubes}:
+        jobs, session, first = self._jobs, self._jobs.session(), self._first_number(len(items))
+        for tube in _tubes_of(items):
             jobs.calls(tube)  # outside of the transaction, which may have to make the queue
         outcome: _Outcome = run_once(
             jobs.database,
             jobs.root_keys,
-            partial(self._body, items, session, self._next),
+            partial(self._body, items, session, first),
             wrote=attrgetter("wrote"),
-            may_be_lost=lambda outcome: not outcome.is_durable,
+            # A power cut ends the leases of reserves in any case.
+            may_be_lost=lambda _: items[0].kind >= Kind.LOOK,
         )
-        self._next += outcome.numbers
-        jobs.remember(outcome.attempt.noted)
+        self._next_number += outcome.numbers
         return outcome.answers
 
     def _body(self, items: Sequence[Item], session: Session, first: int, tr: Transaction) -> _Outcome:
         numbers, answers = count(first), list[Any]()
         attempt = Attempt(tr, session, numbers)
-        for kind, tubes, few in _groups(items):
+        for (kind, tubes), few in groupby(items, _kind_and_tubes):
             answers += self._verbs[kind](attempt, tubes, [item.argument for item in few])
-        used, is_durable = next(numbers) - first, items[0].kind < Kind.LOOK
+        used = next(numbers) - first
         took = items[-1].kind is Kind.TAKE and any(answer is not None for answer in answers)
-        return _Outcome(answers, attempt, used, is_durable or took or used > 0, is_durable)
+        return _Outcome(answers, used, items[0].kind < Kind.LOOK or took or used > 0)
 
-    def _require_numbers(self, count: int) -> None:
-        """Have at least `count` new numbers."""
-        if self._stop - self._next < count:
-            jobs, more = self._jobs, max(BLOCK, count)
+    def _first_number(self, wanted: int) -> int:
+        """The first of `wanted` new numbers of this process."""
+        if self._stop - self._next_number < wanted:
+            jobs, more = self._jobs, max(BLOCK, wanted)
             first = run_once(jobs.database, jobs.root_keys, lambda tr: jobs.keys.new_numbers(tr, more))
             if first != self._stop:  # another server has those behind ours
-                self._next = first
+                self._next_number = first
             self._stop = first + more
+        return self._next_number
 
 
-def _groups(items: Sequence[Item]) -> Iterator[tuple[Kind, tuple[str, ...], list[Item]]]:
-    for (kind, tubes), few in groupby(items, _kind_and_tubes):
-        yield kind, tubes, list(few)
+def _tubes_of(items: Iterable[Item]) -> set[str]:
+    return {tube for item in items for tube in item.tubes}
 
 
-def _each(attempt: Attempt, _: tuple[str, ...], verbs: Sequence[Callable[[Attempt], Any]]) -> list[Any]:
+def _each(attempt: Attempt, _: Sequence[str], verbs: Sequence[Any]) -> list[Any]:
     return [verb(attempt) for verb in verbs]
 
 
-def refusal(error: BaseException) -> bytes:
-    """The reply that tells of a failure, which is logged if it is not about room."""
-    if isinstance(error, QueueFull | StorageFull | PayloadTooLarge):
-        return protocol.OUT_OF_MEMORY
-    _log.error("a command has failed: %s", traceback_of(error, error.__traceback__))
-    return protocol.INTERNAL_ERROR
+def _resolve(item: Item, answer: Any) -> None:
+    if item.answer is None or item.answer.done():
+        return
+    if isinstance(answer, BaseException):
+        item.answer.set_exception(answer)
+    else:
+        item.answer.set_result(answer)

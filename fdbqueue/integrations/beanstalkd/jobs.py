@@ -8,20 +8,21 @@ A verb changes nothing if there is no such job, or if the connection does not ho
 answer is None or false.
 """
 
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import islice
 from math import inf
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from fdb.subspace_impl import Subspace
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
 from fdbqueue.core import limits
 from fdbqueue.core.database import Database
 from fdbqueue.core.errors import InvalidArgument, NotTaken, QueueDropped, QueueNotFound, TaskNotFound
 from fdbqueue.core.root_keys import RootKeys
+from fdbqueue.core.runtime import Event
 from fdbqueue.core.seam import Transaction
 from fdbqueue.core.sessions.session import Session, own_session_of
 from fdbqueue.core.task import BURIED, DELAYED, READY, TAKEN, Task
@@ -39,12 +40,8 @@ from fdbqueue.tasks.verbs import Target
 T = TypeVar("T")
 
 QUEUE_PREFIX = "beanstalkd/"
-NUMBERS_KNOWN_MAX = 50_000
 TUBES_OPEN_MAX = 10_000
 SECOND_US = 1_000_000
-
-_First = Callable[[Change, int], list[Record]]
-_FIRST: Mapping[str, _First] = {READY: finding.first_ready, DELAYED: finding.first_delayed}
 
 
 class New(Struct, frozen=True):
@@ -75,15 +72,13 @@ class Taken(Struct, frozen=True):
     body: bytes
 
 
-class Attempt(Struct, eq=False):
+class Attempt(NamedTuple):
     """One attempt at a transaction of commands."""
 
     tr: Transaction
     session: Session
     numbers: Iterator[int]
     """New numbers, the same ones in each attempt."""
-    noted: dict[bytes, int] = field(default_factory=dict)
-    """The numbers of the tasks that it has met, which may be remembered if it commits."""
 
 
 class Jobs:
@@ -94,8 +89,7 @@ class Jobs:
         self.root_keys = RootKeys(root)
         self.root = Subspace((), self.root_keys.prefix)
         self.keys = JobKeys(self.root_keys)
-        self._queues: OrderedDict[str, TaskQueue] = OrderedDict()
-        self._known: OrderedDict[bytes, int] = OrderedDict()
+        self._queues: dict[str, TaskQueue] = {}
 
     # Outside of a transaction.
 
@@ -116,7 +110,7 @@ class Jobs:
                 raise InvalidArgument(name="tube", wanted="a queue of kind fifottl with bytes", got=name)
             self._queues[tube] = found
             if len(self._queues) > TUBES_OPEN_MAX:
-                self._queues.popitem(last=False)
+                del self._queues[next(iter(self._queues))]
         return found
 
     def forget(self, tube: str) -> None:
@@ -132,70 +126,61 @@ class Jobs:
     def session(self) -> Session:
         return own_session_of(self.database, self.root_keys).get()
 
-    def remember(self, noted: Mapping[bytes, int]) -> None:
-        """Remember the numbers of tasks, which saves reads at reserves."""
-        self._known.update(noted)
-        while len(self._known) > NUMBERS_KNOWN_MAX:
-            self._known.popitem(last=False)
+    def wait(self, tube: str, count: int, stop: Event) -> Sequence[Task]:
+        """Take at most `count` tasks, as soon as there is one. Raises: WaitStopped."""
+        return self.queue(tube).take_many(self.database, count, None, stop=stop)
 
     # Verbs about many jobs of one tube, or of several.
 
     def put(self, attempt: Attempt, tubes: Sequence[str], jobs: Sequence[New]) -> list[int]:
         """Put jobs into a tube. Return their numbers."""
         [tube] = tubes
-        spans = [min(job.delay_s, int(limits.SPAN_MAX_S)) for job in jobs]
-        draft, found = self.queue(tube)._draft, list[int]()
-        drafts = [
-            draft(job.body, {"pri": job.pri, "delay": delay_s, "ttr": _ttr_of(job)})
-            for job, delay_s in zip(jobs, spans, strict=True)
+        tasks = self.calls(tube).put_within(attempt.tr, [self._draft(tube, job) for job in jobs])
+        return [
+            self._new_number(attempt, Row(tube, id_bytes(task.id), _delay_of(job.delay_s)))
+            for task, job in zip(tasks, jobs, strict=True)
         ]
-        tasks = self.calls(tube).put_within(attempt.tr, drafts)
-        for task, delay_s in zip(tasks, spans, strict=True):
-            found.append(self._new_number(attempt, Row(tube, id_bytes(task.id), delay_s)))
-        return found
+
+    def _draft(self, tube: str, job: New) -> Any:
+        ttr_s = min(max(job.ttr_s, 1), limits.SPAN_MAX_S)
+        options = {"pri": job.pri, "delay": _delay_of(job.delay_s), "ttr": ttr_s}
+        return self.queue(tube)._draft(job.body, options)
 
     def take(self, attempt: Attempt, tubes: Sequence[str], asking: Sequence[Any]) -> list[Taken | None]:
         """Take the first jobs of these tubes, as many as reserves ask; None for each that finds none."""
-        found: list[Taken] = []
         if len(tubes) == 1:
             found = self._take(attempt, tubes[0], len(asking))
         else:
-            parts, now_us = {tube: self.parts(tube) for tube in tubes}, self.database.runtime.now_us()
-            while len(found) < len(asking):
-                taken = self._take_best(attempt, finding.best_first(attempt.tr, parts, now_us))
-                if not taken:
-                    break
-                found += taken
+            found = list(islice(self._take_best(attempt, tubes), len(asking)))
         return [*found, *[None] * (len(asking) - len(found))]
 
-    def _take_best(self, attempt: Attempt, tubes: Sequence[str]) -> list[Taken]:
-        return next(filter(None, (self._take(attempt, tube, 1) for tube in tubes)), [])
+    def _take_best(self, attempt: Attempt, tubes: Sequence[str]) -> Iterator[Taken]:
+        """Take the first jobs of several tubes, one at a time."""
+        parts, now_us = {tube: self.parts(tube) for tube in tubes}, self.database.runtime.now_us()
+        while True:
+            places = finding.best_first(attempt.tr, parts, now_us)
+            taken = next(filter(None, (self._take(attempt, tube, 1) for tube in places)), None)
+            if taken is None:
+                return
+            yield from taken
 
     def _take(self, attempt: Attempt, tube: str, count: int) -> list[Taken]:
         tasks = self.calls(tube).take_within(attempt.tr, count, attempt.session)
         return self.numbered(attempt, (tube,), tasks)
 
     def numbered(self, attempt: Attempt, tubes: Sequence[str], tasks: Sequence[Task]) -> list[Taken]:
-        """The jobs of tasks that were taken. A task that a program has put gets a number."""
+        """The jobs of tasks that were taken."""
         [tube] = tubes
         numbers = self._numbers(attempt, tube, [id_bytes(task.id) for task in tasks])
         return [taken_of(tube, task, number) for task, number in zip(tasks, numbers, strict=True)]
 
-    def known(self, tube: str, task: Task) -> Taken | None:
-        """The job of a task that was taken, if its number is known."""
-        number = self._known.get(id_bytes(task.id))
-        return None if number is None else taken_of(tube, task, number)
-
     def _numbers(self, attempt: Attempt, tube: str, ids: Sequence[bytes]) -> list[int]:
-        unknown = [id_ for id_ in ids if id_ not in self._known]
-        stored = dict(zip(unknown, self.keys.numbers(attempt.tr, unknown), strict=True))
-        for id_ in ids:
-            number = self._known.get(id_) or stored[id_]
-            attempt.noted[id_] = number or self._new_number(attempt, Row(tube, id_, 0))
-        return [attempt.noted[id_] for id_ in ids]
+        """The numbers of tasks. A task that a program has put gets one."""
+        stored = zip(ids, self.keys.numbers(attempt.tr, ids), strict=True)
+        return [number or self._new_number(attempt, Row(tube, id_, 0)) for id_, number in stored]
 
     def _new_number(self, attempt: Attempt, row: Row) -> int:
-        number = attempt.noted[row.task] = next(attempt.numbers)
+        number = next(attempt.numbers)
         self.keys.add(attempt.tr, number, row)
         return number
 
@@ -209,46 +194,43 @@ class Jobs:
         rows = dict(zip(again, self.keys.rows(attempt.tr, again), strict=True))
         for held in gone:
             row = rows.get(held.number) or Row(held.tube, held.target.id, 0)
-            self.keys.clear_any(attempt.tr, held.number, row)
+            self.keys.clear(attempt.tr, held.number, row)
         return done
 
     # Verbs of the connection that holds the job.
 
     def release(self, attempt: Attempt, held: Held, pri: int, delay_s: int) -> bool:
-        delay_s = min(delay_s, int(limits.SPAN_MAX_S))
-
-        def release(change: Change, record: Record) -> None:
-            edges.release(change, [replace(record, pri=pri)], delay_s * SECOND_US, snoozed=True)
-
+        delay_s = _delay_of(delay_s)
+        release = partial(edges.release, delay_us=delay_s * SECOND_US, snoozed=True)
         return self._end(
-            attempt.tr, held, release, lambda row: {"delay_s": delay_s, "releases": row.releases + 1}
+            attempt.tr, held, pri, release, lambda row: {"delay_s": delay_s, "releases": row.releases + 1}
         )
 
     def bury(self, attempt: Attempt, held: Held, pri: int) -> bool:
         now_us = self.database.runtime.now_us()
-
-        def bury(change: Change, record: Record) -> None:
-            edges.bury(change, [replace(record, pri=pri)])
-
-        return self._end(attempt.tr, held, bury, lambda row: {"buries": row.buries + 1, "buried_us": now_us})
+        return self._end(
+            attempt.tr, held, pri, edges.bury, lambda row: {"buries": row.buries + 1, "buried_us": now_us}
+        )
 
     def _end(
         self,
         tr: Transaction,
         held: Held,
-        edge: Callable[[Change, Record], None],
-        changes: Callable[[Row], dict[str, int]],
+        pri: int,
+        edge: Callable[[Change, list[Record]], Any],
+        noted: Callable[[Row], dict[str, int]],
     ) -> bool:
+        """Change a job by `edge`, with another priority. `noted` has the changes of its row."""
+
         def verb(change: Change) -> None:
-            edge(change, verbs.held(change, held.target))
+            edge(change, [replace(verbs.held(change, held.target), pri=pri)])
 
         try:
             self.parts(held.tube).within(tr, verb, held.target.id)
         except NotTaken:
             return False
-        [stored] = self.keys.rows(tr, [held.number])
-        row = stored or Row(held.tube, held.target.id, 0)
-        self.keys.change(tr, held.number, row, **changes(row))
+        row = self.keys.rows(tr, [held.number])[0] or Row(held.tube, held.target.id, 0)
+        self.keys.change(tr, held.number, row, **noted(row))
         return True
 
     def touch(self, attempt: Attempt, held: Held) -> float | None:
@@ -285,7 +267,7 @@ class Jobs:
             if record.state == TAKEN:
                 return None
             edges.delete(change, [record])
-            self.keys.clear_any(attempt.tr, number, row)
+            self.keys.clear(attempt.tr, number, row)
             return row.tube
 
         return self._about(attempt.tr, number, delete)
@@ -314,7 +296,11 @@ class Jobs:
     ) -> T | None:
         """Run the verb about the task of a job, swept; None if there is none."""
         [row] = self.keys.rows(tr, [number])
-        return None if row is None else self._with_task(tr, row, partial(_run, verb, row))
+        if row is None:
+            return None
+        return self._with_task(
+            tr, row, lambda change: verb(change, verbs.present(change, Target(row.task)), row)
+        )
 
     def _with_task(self, tr: Transaction, row: Row, verb: Callable[[Change], T]) -> T | None:
         try:
@@ -335,17 +321,14 @@ class Jobs:
 
         def kick(changes: Sequence[Change]) -> tuple[list[Record], str]:
             kicked: list[Record] = []
-            for change in changes if state != DELAYED else ():
-                kicked += edges.kick(change, self._first(tube, BURIED)(change, count - len(kicked)))
-            if kicked or state == BURIED:
-                return kicked, BURIED
-            for change in changes:
-                kicked += edges.due(change, finding.first_delayed(change, count - len(kicked)))
+            for one, edge in ((BURIED, edges.kick), (DELAYED, edges.due)):
+                for change in changes if state in ("", one) else ():
+                    kicked += edge(change, self._first(change, tube, one, count - len(kicked)))
+                if kicked or state == one:
+                    return kicked, one
             return kicked, DELAYED
 
-        if not count:
-            return 0, DELAYED
-        kicked, had = self.parts(tube).all_within(attempt.tr, kick)
+        kicked, had = self.parts(tube).all_within(attempt.tr, kick) if count else ([], DELAYED)
         found = self.keys.numbers(attempt.tr, [record.id for record in kicked])
         numbers = [number for number in found if number is not None]
         for number, row in zip(numbers, self.keys.rows(attempt.tr, numbers), strict=True):
@@ -357,7 +340,7 @@ class Jobs:
         """Number and body of the first job of a tube in a state."""
 
         def look(changes: Sequence[Change]) -> tuple[Record, bytes] | None:
-            found = [(change, record) for change in changes for record in self._first(tube, state)(change, 1)]
+            found = [(change, record) for change in changes for record in self._first(change, tube, state, 1)]
             if not found:
                 return None
             change, record = min(found, key=lambda pair: finding.order(pair[1]))
@@ -369,8 +352,10 @@ class Jobs:
         record, body = found
         return self._numbers(attempt, tube, [record.id])[0], body
 
-    def _first(self, tube: str, state: str) -> _First:
-        return _FIRST.get(state) or partial(finding.first_buried, self.keys, tube)
+    def _first(self, change: Change, tube: str, state: str, count: int) -> list[Record]:
+        if state == BURIED:
+            return finding.first_buried(self.keys, tube, change, count)
+        return (finding.first_ready if state == READY else finding.first_delayed)(change, count)
 
     def urgent(self, attempt: Attempt, tube: str) -> int:
         return self.parts(tube).look_at_all(attempt.tr, finding.urgent)
@@ -389,12 +374,8 @@ class Jobs:
         return bool(self._with_task(tr, row, has))
 
 
-def _run(verb: Callable[[Change, Record, Row], T], row: Row, change: Change) -> T:
-    return verb(change, verbs.present(change, Target(row.task)), row)
-
-
-def _ttr_of(job: New) -> float:
-    return min(max(job.ttr_s, 1), limits.SPAN_MAX_S)
+def _delay_of(seconds: int) -> int:
+    return min(seconds, int(limits.SPAN_MAX_S))
 
 
 def _end_of(until: float | None) -> float:

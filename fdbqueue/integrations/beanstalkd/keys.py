@@ -68,14 +68,11 @@ class JobKeys:
             tr.set(self._burial(row.tube, row.buried_us, row.task), b"")
         tr.set(self._job(number), layer.pack(row))
 
-    def clear(self, tr: Transaction, number: int, task: bytes) -> None:
-        """Clear the rows of a job that is not buried."""
-        tr.clear(self._job(number))
-        tr.clear(self._number(task))
-
-    def clear_any(self, tr: Transaction, number: int, row: Row) -> None:
+    def clear(self, tr: Transaction, number: int, row: Row) -> None:
+        """Clear the rows of a job."""
         self._end_burial(tr, row)
-        self.clear(tr, number, row.task)
+        tr.clear(self._job(number))
+        tr.clear(self._number(row.task))
 
     def _end_burial(self, tr: Transaction, row: Row) -> None:
         if row.buried_us:
@@ -108,7 +105,7 @@ class JobKeys:
                 tr.add_read_conflict_key(entry.key)
                 tr.clear(entry.key)
                 if row is not None:
-                    self.clear_any(tr, number, row)
+                    self.clear(tr, number, row)
         return numbers
 
 

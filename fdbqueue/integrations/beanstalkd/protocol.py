@@ -5,8 +5,8 @@ this file: a command ends where its word ends, so `quitting` quits, and `kick 5x
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from collections.abc import Iterable, Mapping
+from operator import gt
 from typing import Any, NamedTuple
 
 from fdbqueue.core import task
@@ -16,22 +16,9 @@ LINE_BYTES_MAX = 224
 TUBE_BYTES_MAX = 200
 U32_MAX, U64_MAX = 2**32 - 1, 2**64 - 1
 
-BAD_FORMAT = b"BAD_FORMAT\r\n"
-BURIED = b"BURIED\r\n"
-DEADLINE_SOON = b"DEADLINE_SOON\r\n"
-DELETED = b"DELETED\r\n"
-DRAINING = b"DRAINING\r\n"
-EXPECTED_CRLF = b"EXPECTED_CRLF\r\n"
-INTERNAL_ERROR = b"INTERNAL_ERROR\r\n"
-JOB_TOO_BIG = b"JOB_TOO_BIG\r\n"
-NOT_FOUND = b"NOT_FOUND\r\n"
-NOT_IGNORED = b"NOT_IGNORED\r\n"
-OUT_OF_MEMORY = b"OUT_OF_MEMORY\r\n"
-PAUSED = b"PAUSED\r\n"
-RELEASED = b"RELEASED\r\n"
-TIMED_OUT = b"TIMED_OUT\r\n"
-TOUCHED = b"TOUCHED\r\n"
-UNKNOWN_COMMAND = b"UNKNOWN_COMMAND\r\n"
+BAD_FORMAT, NOT_FOUND, OUT_OF_MEMORY = b"BAD_FORMAT", b"NOT_FOUND", b"OUT_OF_MEMORY"
+UNKNOWN_COMMAND = b"UNKNOWN_COMMAND"
+"""Replies stand without the end of their last line."""
 
 PEEKED = {"peek-ready": task.READY, "peek-delayed": task.DELAYED, "peek-buried": task.BURIED}
 """The state whose first job a command shows."""
@@ -45,84 +32,51 @@ class Command(NamedTuple):
     """What follows the numbers of a put: a body that is too big is passed over before that is refused."""
 
 
-_TUBE = re.compile(rb"[A-Za-z0-9+/;.$_()][A-Za-z0-9+/;.$_()-]*")
-_NUMBER = re.compile(rb" *([0-9]+)")
-_COUNT = re.compile(rb"[ \t\v\f\r]*([+-]?[0-9]+)")  # as C reads it
-_PAUSE = re.compile(rb" *([A-Za-z0-9+/;.$_()-]+)( .*)", re.DOTALL)
-_Read = Callable[[str, bytes], Command | None]
+class _Form(NamedTuple):
+    """What follows the word of a command: a tube, and numbers."""
+
+    pattern: re.Pattern[bytes]
+    bounds: tuple[int, ...]
+    is_open: bool
+    """True if something else may follow."""
 
 
-def _leading(*bounds: int) -> _Read:
-    """Reads the numbers at the beginning, one for each bound, and what follows."""
-
-    def read(name: str, rest: bytes) -> Command | None:
-        found: list[int] = []
-        for bound in bounds:
-            number = _NUMBER.match(rest)
-            if number is None or int(number[1]) > bound:
-                return None
-            found.append(int(number[1]))
-            rest = rest[number.end() :]
-        return Command(name, tuple(found), rest=rest)
-
-    return read
+def _form(*bounds: int, tube: bytes = b"", number: bytes = rb" *([0-9]++)", is_open: bool = False) -> _Form:
+    return _Form(re.compile(tube + number * len(bounds)), bounds, is_open)
 
 
-def _only(read: _Read, name: str, rest: bytes) -> Command | None:
-    found = read(name, rest)
-    return None if found is None or found.rest else found
-
-
-def _count(name: str, rest: bytes) -> Command | None:
-    number = _COUNT.match(rest)
-    if number is None or abs(int(number[1])) > U64_MAX:
-        return None
-    return Command(name, (int(number[1]) & U32_MAX,))
-
-
-def _tube(name: str, rest: bytes) -> Command | None:
-    is_tube = len(rest) <= TUBE_BYTES_MAX and _TUBE.fullmatch(rest)
-    return Command(name, tube=rest.decode()) if is_tube else None
-
-
-def _pause(name: str, rest: bytes) -> Command | None:
-    found = _PAUSE.fullmatch(rest)
-    tube = None if found is None else _tube(name, found[1])
-    numbers = None if found is None else _only(_leading(U32_MAX), name, found[2])
-    return None if tube is None or numbers is None else tube._replace(numbers=numbers.numbers)
-
-
-_ALONE, _JOB = partial(_only, _leading()), partial(_only, _leading(U64_MAX))
-_READERS: Mapping[bytes, _Read] = {
-    b"put ": _leading(U32_MAX, U32_MAX, U32_MAX, U32_MAX),
+_TUBE = rb"(?P<tube>[A-Za-z0-9+/;.$_()][A-Za-z0-9+/;.$_()-]{,%d})" % (TUBE_BYTES_MAX - 1)
+_ALONE, _JOB, _OF_TUBE = _form(), _form(U64_MAX), _form(tube=_TUBE)
+_FORMS: Mapping[bytes, _Form] = {
+    b"put ": _form(U32_MAX, U32_MAX, U32_MAX, U32_MAX, is_open=True),
     b"peek ": _JOB,
     b"peek-ready": _ALONE,
     b"peek-delayed": _ALONE,
     b"peek-buried": _ALONE,
-    b"reserve-with-timeout ": _leading(2**31 - 1),
+    b"reserve-with-timeout ": _form(2**31 - 1, is_open=True),
     b"reserve-job ": _JOB,
     b"reserve": _ALONE,
     b"delete ": _JOB,
-    b"release ": partial(_only, _leading(U64_MAX, U32_MAX, U32_MAX)),
-    b"bury ": partial(_only, _leading(U64_MAX, U32_MAX)),
-    b"kick ": _count,
+    b"release ": _form(U64_MAX, U32_MAX, U32_MAX),
+    b"bury ": _form(U64_MAX, U32_MAX),
+    b"kick ": _form(U64_MAX, number=rb"[ \t\v\f\r]*([+-]?[0-9]+)", is_open=True),  # as C reads it
     b"kick-job ": _JOB,
     b"touch ": _JOB,
     b"stats-job ": _JOB,
-    b"stats-tube ": _tube,
+    b"stats-tube ": _OF_TUBE,
     b"stats": _ALONE,
-    b"use ": _tube,
-    b"watch ": _tube,
-    b"ignore ": _tube,
+    b"use ": _OF_TUBE,
+    b"watch ": _OF_TUBE,
+    b"ignore ": _OF_TUBE,
     b"list-tubes-watched": _ALONE,
     b"list-tube-used": _ALONE,
     b"list-tubes": _ALONE,
-    b"quit": _leading(),
-    b"pause-tube": _pause,
+    b"quit": _form(is_open=True),
+    b"pause-tube": _form(U32_MAX, tube=b" *" + _TUBE, number=b" +([0-9]+)"),
 }
-"""The readers by the beginning of the line; the first one that fits counts."""
-NAMES = frozenset(word.decode().strip() for word in _READERS)
-_WORD = re.compile(b"|".join(map(re.escape, _READERS)))
+"""The forms by the beginning of the line; the first one that fits counts."""
+NAMES = frozenset(word.decode().strip() for word in _FORMS)
+_WORD = re.compile(b"|".join(map(re.escape, _FORMS)))
 
 
 def command_of(line: bytes) -> Command | bytes:
@@ -132,12 +86,22 @@ def command_of(line: bytes) -> Command | bytes:
     word = _WORD.match(line)
     if word is None:
         return UNKNOWN_COMMAND
-    return _READERS[word[0]](word[0].decode().strip(), line[word.end() :]) or BAD_FORMAT
+    form = _FORMS[word[0]]
+    found = form.pattern.match(line, word.end())
+    if found is None:
+        return BAD_FORMAT
+    tube, rest = found.groupdict().get("tube", b""), line[found.end() :]
+    numbers = tuple(map(int, found.groups()[len(found.groupdict()) :]))
+    if (rest and not form.is_open) or any(map(gt, map(abs, numbers), form.bounds)):
+        return BAD_FORMAT
+    if word[0] == b"kick ":
+        return Command("kick", (numbers[0] & U32_MAX,))
+    return Command(word[0].decode().strip(), numbers, tube.decode(), rest)
 
 
 def with_body(word: str, number: int, body: bytes) -> bytes:
     """`RESERVED` or `FOUND`, with a job."""
-    return b"%b %d %d\r\n%b\r\n" % (word.encode(), number, len(body), body)
+    return b"%b %d %d\r\n%b" % (word.encode(), number, len(body), body)
 
 
 def listing(names: Iterable[str]) -> bytes:
@@ -150,4 +114,4 @@ def figures(values: Mapping[str, Any]) -> bytes:
 
 def _ok(yaml: str) -> bytes:
     body = f"---\n{yaml}".encode()
-    return b"OK %d\r\n%b\r\n" % (len(body), body)
+    return b"OK %d\r\n%b" % (len(body), body)

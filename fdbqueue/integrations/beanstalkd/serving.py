@@ -10,7 +10,6 @@ from typing import Any
 from fdbqueue.aio.database import open as aio_open
 from fdbqueue.core.signals import heard
 from fdbqueue.integrations.beanstalkd.connection import Connection
-from fdbqueue.integrations.beanstalkd.figures import Figures
 from fdbqueue.integrations.beanstalkd.server import Server
 
 BACKLOG = 1024
@@ -26,7 +25,7 @@ async def serve(
     loop, ended_by = asyncio.get_running_loop(), list[int]()
     async with aio_open(url) as database:
         server = Server(database, root, max_job_size)
-        connect = partial(Connection, server, Figures(server))
+        connect = partial(Connection, server)
         accepting = await loop.create_server(connect, sock=listening, backlog=BACKLOG)
         running = loop.create_task(server.run())
 
