@@ -62,7 +62,7 @@ class Worker:
 
 def main(url: str, root_hex: str, effects_hex: str, history: str) -> None:
     path = Path(history)
-    with fdbqueue.open(url) as db:
+    with fdbqueue.open(url, session_ttr_s=9) as db:
         queue = TaskQueue.open(db, "shared", root=Subspace(rawPrefix=bytes.fromhex(root_hex)))
         worker = Worker(db, queue, Recorder(path.parent, path.stem), bytes.fromhex(effects_hex))
         while True:

@@ -31,12 +31,15 @@ from tests.conftest import CLUSTER_FILE, TEST_ROOT
 CLIENT = Path(__file__).parents[2] / "clients" / "node"
 PROGRAMS = Path(__file__).parents[1] / "node"
 NODE = shutil.which("node") or "node"
-TTR_S, LONG_TTR_S = 1.0, 30.0
+TTR_S, LONG_TTR_S = 1.0, 600.0
 LIVE_US = 900_000
 """A lease lives that long, with all delays: its ttr is longer, and so is the life of its holder's session."""
 STALL_S = 1.1, 2.5
 """A stalled worker finds its task at another one, or done."""
+SLACK_US = 50_000
 PATIENCE_S = 120.0
+FAULTS = "FDB_NETWORK_OPTION_CLIENT_BUGGIFY_"
+"""FoundationDB's own client reads options with that prefix, and injects faults: tests/buggify.py."""
 
 
 def asked(n: int) -> dict[str, Any]:
@@ -52,12 +55,16 @@ def asked(n: int) -> dict[str, Any]:
 
 @dataclass
 class Fleet:
-    """Workers at one queue. `client` is the folder of the client in Node."""
+    """Workers at one queue. `client` is the folder of the client in Node, `faults` the share of places in
+    FoundationDB's client that fail in its workers, in per cent.
+    """
 
     db: Database
     space: Subspace
     directory: Path
     client: Path = CLIENT
+    faults: int = 0
+    patience_s: float = PATIENCE_S
     size: int = 4
     started: int = 0
     kills: Counter[str] = field(default_factory=Counter)
@@ -84,7 +91,13 @@ class Fleet:
             ]
         else:
             program = [sys.executable, "-m", "tests.examples.fleet_worker", f"fdb:{CLUSTER_FILE}"]
-        return kind, subprocess.Popen([*program, *places, str(history)])
+        faults = self._faults() if kind == "node" and self.faults else {}
+        return kind, subprocess.Popen([*program, *places, str(history)], env=os.environ | faults)
+
+    def _faults(self) -> dict[str, str]:
+        shares = {"ENABLE": "", "SECTION_ACTIVATED_PROBABILITY": "100"}
+        shares["SECTION_FIRED_PROBABILITY"] = str(self.faults)
+        return {FAULTS + name: value for name, value in shares.items()}
 
     def put(self, count: int) -> None:
         first = len(self.puts)
@@ -106,10 +119,19 @@ class Fleet:
 
     def stall_one(self) -> None:
         """For longer than a lease lasts. The others work on."""
-        _, process = self.dice.choice(self.workers)
-        process.send_signal(signal.SIGSTOP)
+        self._stall([self.dice.choice(self.workers)])
+
+    def stall_all(self) -> None:
+        """All workers: then leases end without a sweep."""
+        self._stall(self.dice.sample(self.workers, len(self.workers)))
+
+    def _stall(self, workers: list[tuple[str, subprocess.Popen[bytes]]]) -> None:
+        for _, process in workers:
+            process.send_signal(signal.SIGSTOP)
         time.sleep(self.dice.uniform(*STALL_S))
-        process.send_signal(signal.SIGCONT)
+        for _, process in workers:
+            process.send_signal(signal.SIGCONT)
+            time.sleep(0.05)
         self.stalls += 1
 
     def run(self, seconds: float, strikes_a_second: float, ready: int = 30) -> Iterator[str]:
@@ -121,14 +143,14 @@ class Fleet:
             if self.queue.statistics(self.db)["tasks"]["ready"] < ready:
                 self.put(5)
             if self.dice.random() < 0.2 * strikes_a_second:
-                self.dice.choice([self.kill_one, self.stall_one])()
+                self.dice.choice([self.kill_one, self.stall_one, self.stall_all])()
             time.sleep(0.2)
             if time.monotonic() >= told + 60:
                 told += 60
                 yield self.summary()
         while (
             self.queue.statistics(self.db)["tasks"]["total"] > self.buried
-            and time.monotonic() < last + PATIENCE_S
+            and time.monotonic() < last + self.patience_s
         ):
             time.sleep(0.2)
         self.end()
@@ -164,6 +186,7 @@ class Fleet:
         calls = read(self.directory)
         counts = self.queue.statistics(self.db)
         found = [*wrong_histories([*self.puts, *calls])]
+        found += wrong_ends(calls)
         found += wrong_effects([call.argument for call in self.puts], calls, self.effects())
         found += wrong_counts(calls, counts, len(self.puts))
         if not fdbqueue.verify(self.db, root=self.space["root"]).sound:
@@ -201,7 +224,7 @@ def wrong_histories(calls: list[Call]) -> Iterator[str]:
 
 
 def wrong_attempts(attempts: dict[int, list[tuple[int, Call]]], unknown: int) -> Iterator[str]:
-    """The number of an attempt is the number of takes so far; those that nobody has heard of count, too."""
+    """Each take of a task, known or unknown, has the next number."""
     for n, takes in attempts.items():
         numbers = [0, *sorted(number for number, _ in takes)]
         unknown -= numbers[-1] - len(takes)
@@ -211,6 +234,24 @@ def wrong_attempts(attempts: dict[int, list[tuple[int, Call]]], unknown: int) ->
                 yield f"task {n}: the attempts {first} and {second} of {before} and {after}"
     if unknown < 0:
         yield f"attempts are counted of {-unknown} takes that nobody has made"
+
+
+def wrong_ends(calls: list[Call]) -> Iterator[str]:
+    """No lease is used later than its last renewal lets it last: a holder refuses itself then."""
+    leases = defaultdict(list)
+    for call in calls:
+        if call.is_known and call.result != REFUSED and (call.name != "take" or call.result is not None):
+            n, token = (call.result if call.name == "take" else call.argument)[:2]
+            leases[n, token].append(call)
+    for (n, _), uses in leases.items():
+        ttr_us = round(1e6 * (LONG_TTR_S if is_held_long(n) else TTR_S))
+        starts = [
+            (call.begin_us, (call.end_us or 0) + ttr_us) for call in uses if call.name in ("take", "renew")
+        ]
+        for call in uses:
+            others = [end for begin, end in starts if begin < call.begin_us]
+            if call.name != "take" and call.begin_us > max(others) + SLACK_US:
+                yield f"task {n}: {call} uses a lease that has ended at {max(others)} us"
 
 
 def wrong_effects(tasks: list[int], calls: list[Call], effects: dict[int, tuple[int, int]]) -> Iterator[str]:
@@ -253,9 +294,9 @@ def wrong_counts(calls: list[Call], counts: dict[str, Any], put: int) -> Iterato
 
 
 @contextmanager
-def started(db: Database, space: Subspace, directory: Path, client: Path = CLIENT) -> Iterator[Fleet]:
+def started(db: Database, space: Subspace, directory: Path, **options: Any) -> Iterator[Fleet]:
     """No worker of it is left behind."""
-    fleet = Fleet(db, space, directory, client)
+    fleet = Fleet(db, space, directory, **options)
     try:
         yield fleet
     finally:

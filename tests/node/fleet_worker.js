@@ -19,6 +19,14 @@ async function call(name, argument, body, shown) {
   return result
 }
 
+const leaseOf = (task) => [task.data.n, task.token.toString('hex')]
+
+/** Write renewals down, also those that the client makes by itself; it holds one task at a time. */
+function renewalsOf(consumer) {
+  const renew = consumer.renew.bind(consumer)
+  consumer.renew = (tasks) => call('renew', leaseOf(tasks[0]), () => renew(tasks), () => (tasks[0].signal.aborted ? 'refused' : null))
+}
+
 function end(consumer, task) {
   const what = task.attempts === 1n || task.data.do === 'bury' ? task.data.do : 'ack'
   const key = Buffer.alloc(4)
@@ -31,21 +39,19 @@ function end(consumer, task) {
     fail: () => consumer.fail(task, error),
     bury: () => consumer.bury(task, error),
   }[what]
-  return call(what, [task.data.n, task.token.toString('hex')], body, (how) => (how === 'lost' ? 'refused' : null))
+  return call(what, leaseOf(task), body, (how) => (how === 'lost' ? 'refused' : null))
 }
 
 async function main() {
   const options = { root: Buffer.from(root, 'hex'), sessionS: 9, backoff: [0.1, 1, 1] }
   const consumer = await Consumer.open(open(cluster), 'shared', options)
-  const shown = ([task]) => (task ? [task.data.n, task.token.toString('hex'), Number(task.attempts)] : null)
+  renewalsOf(consumer)
+  const shown = ([task]) => (task ? [...leaseOf(task), Number(task.attempts)] : null)
   for (;;) {
     const [task] = await call('take', null, () => consumer.take({ timeoutMs: 1000 }), shown)
     if (!task) continue
     for (let part = 0; part < task.data.parts; part++) {
-      if (part) {
-        const lease = [task.data.n, task.token.toString('hex')]
-        await call('renew', lease, () => consumer.renew([task]), () => (task.signal.aborted ? 'refused' : null))
-      }
+      if (part) await consumer.renew([task])
       await consumer.pause(1000 * task.data.s)
     }
     await end(consumer, task)
