@@ -305,6 +305,7 @@ def started(db: Database, space: Subspace, directory: Path, **options: Any) -> I
 
 def main(seconds: str, directory: str) -> None:
     space = TEST_ROOT["mixed-fleet"][os.urandom(8)]
+    Path(directory).mkdir(parents=True, exist_ok=True)
     with (
         fdbqueue.open(f"fdb:{CLUSTER_FILE}") as db,
         started(db, space, Path(directory)) as fleet,
