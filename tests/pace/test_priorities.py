@@ -285,9 +285,9 @@ def test_the_looks_of_a_dashboard_keep_their_timeout(pdb, cluster):
 
 
 def test_a_round_that_waits_for_batch_priority_beats_meanwhile(pdb, cluster, runtime, monkeypatch):
+    monkeypatch.setattr(runtime, "spawn", lambda *_: IdleThread())  # only this thread sweeps, and waits
     queues = [fdbqueue.TaskQueue.create(pdb, f"q{number}", kind="fifottl") for number in range(6)]
     beats = []
-    monkeypatch.setattr(runtime, "spawn", lambda *_: IdleThread())  # only this thread sweeps, and waits
     monkeypatch.setattr(fdbqueue.Session, "beat_if_due", lambda _: beats.append(runtime.waited_s))
     with fdbqueue.Session(pdb):
         keeper = keeper_of(pdb, KEYS)
