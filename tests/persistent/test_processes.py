@@ -111,7 +111,9 @@ def test_a_process_that_only_looks_gets_the_items_of_the_killed(url: str, name: 
     assert child.said() == "fetched"
     child.kill()
     time.sleep(TTR_S)  # the wall clock of several processes is what counts
-    assert start("drain").rest() == ["0", "1", "2", "3"]
+    while not (found := start("drain").rest()):
+        pass  # on a slow cluster, the hold of its session begins late: with the commit of its last heartbeat
+    assert found == ["0", "1", "2", "3"]
 
 
 def test_a_restart_gets_the_items_of_the_killed_at_once(url: str, name: str, start: Start) -> None:
