@@ -25,8 +25,8 @@ AT_LAST = 4
 NAME = "weighty"
 BYTES_MAX, SERVE_BYTES_MAX = 10_000, 5_000
 SIZES = (10, 10, 900, 3_000, 4_990, 9_900, 15_000)
-BYTES_PER_KEY = 200
-"""Of a key, its conflict keys and a record, beside the payloads of a transaction."""
+BYTES_PER_KEY = 250
+"""Of a key in the root of the tests, its conflict keys and a record, beside the payloads of a transaction."""
 PROMPT_S = 0.8
 _JSON = codec_named("json")
 
