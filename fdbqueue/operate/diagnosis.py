@@ -143,8 +143,7 @@ def _stored(name: str, now: TaskFigures, failing: Sequence[Any]) -> Iterator[Che
         yield warning(QUEUES, text, cure, queue=name, sweep_lag_s=now.sweep_lag_s)
     if now.buried:
         text = f"{name} has {counted(now.buried, 'buried task')} to decide on"
-        cure = command("tasks", name, "--state", "buried")
-        yield warning(QUEUES, text, cure, queue=name, buried=now.buried)
+        yield warning(QUEUES, text, command("dead classes", name), queue=name, buried=now.buried)
     if is_full(now):
         text = f"{name} is full, with {counted(stored_in(now), 'task')}: puts wait or are refused"
         yield warning(QUEUES, text, way_to_room(name, now, *failing), queue=name, capacity=now.capacity)

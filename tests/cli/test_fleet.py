@@ -35,6 +35,11 @@ def worker(program: Within, monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]
         assert hired.join(PATIENCE_S)
 
 
+def test_a_fleet_without_workers_says_so(program: Within) -> None:
+    program.run("create", "q")
+    assert program.run("fleet") == (0, "", "fdbqueue: no worker is alive\n")
+
+
 def test_an_order_is_obeyed_before_the_command_ends(program: Within, worker: Worker) -> None:
     [row] = program.rows("fleet")
     assert (row["process_id"], row["version"], row["state"]) == (os.getpid(), fdbqueue.__version__, "working")

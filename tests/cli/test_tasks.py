@@ -173,17 +173,19 @@ def test_explain_without_an_id_tells_of_the_first_that_waits(program: Within) ->
     program.run("delete", "q", ready)
     assert program.row("explain", "q")["task"]["id"] == delayed
     program.run("bury", "q", delayed)
-    told = "fdbqueue: no task of 'q' waits: 0 taken, 1 buried (`fdbqueue dead classes q`)\n"
+    look = f"`fdbqueue {' '.join(program.where)} dead classes q`"
+    told = f"fdbqueue: no task of 'q' waits: 0 taken, 1 buried ({look})\n"
     assert program.run("explain", "q") == (1, "", told)
 
 
 def test_explain_of_a_queue_full_of_buried_tasks_makes_room(program: Within) -> None:
     program.run("create", "q", "--kind", "limfifottl", "--capacity", "1")
     program.run("bury", "q", put(program, "q", "a")[0])
+    here = f"fdbqueue {' '.join(program.where)}"
     told = (
         "fdbqueue: no task of 'q' waits: 0 taken, 1 buried; it is full. First mend or stop what fails, which"
-        " `fdbqueue dead classes q` tells, or else it fills again. Then"
-        " `fdbqueue delete q --where state=buried --where class=CLASS` makes room.\n"
+        f" `{here} dead classes q` tells, or else it fills again. Then"
+        f" `{here} delete q --where state=buried --where class=CLASS` makes room.\n"
     )
     assert program.run("explain", "q") == (1, "", told)
     assert program.run("delete", "q", "--where", "state=buried", "--where", "class=")[0] == 0
@@ -196,7 +198,8 @@ def test_explain_tells_of_a_task_that_the_line_has_lost(program: Within) -> None
     with program.opened() as (db, queue):
         ready = queue._shape.keys.ready
         del db[ready.start : ready.stop]
-    told = "no task of 'q' stands in line, but 1 counted as ready: see `fdbqueue verify q`"
+    see = f"`fdbqueue {' '.join(program.where)} verify q`"
+    told = f"no task of 'q' stands in line, but 1 counted as ready: see {see}"
     assert program.run("explain", "q") == (1, "", f"fdbqueue: {told}\n")
 
 

@@ -51,10 +51,10 @@ def found(before: TaskFigures, now: TaskFigures) -> list[tuple[Severity, str]]:
         ({"ready": 3, "calls": calls(take=1)}, [(Severity.FINE, "")]),  # a program without a worker takes
         ({"ready": 3, "paused": True, "workers": 1}, [(Severity.WARNING, "resume")]),
         ({"paused": True}, [(Severity.FINE, "")]),
-        ({"buried": 1}, [(Severity.WARNING, "tasks")]),
+        ({"buried": 1}, [(Severity.WARNING, "dead")]),
         ({"sweep_lag_s": 60.0}, [(Severity.WARNING, "Start")]),
         ({"ready": 1, "workers": 1, "delayed": 1, "capacity": 2}, [(Severity.WARNING, "Start")]),
-        ({"buried": 2, "capacity": 2}, [(Severity.WARNING, "tasks"), (Severity.WARNING, "First")]),
+        ({"buried": 2, "capacity": 2}, [(Severity.WARNING, "dead"), (Severity.WARNING, "First")]),
         ({"calls": calls(put=2_001)}, [(Severity.WARNING, "Take")]),
         ({"calls": calls(put=1_999)}, [(Severity.FINE, "")]),
         ({"calls": calls(put=3_999), "partitions": 2}, [(Severity.FINE, "")]),

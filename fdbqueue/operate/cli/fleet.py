@@ -69,6 +69,8 @@ def fleet(
 def _list(here: Here, database: Database, keys: RootKeys) -> None:
     found, order, now = members(database, keys), paused(database, keys), database.runtime.now()
     here.show([_row(one, now) for one in found], FLEET_COLUMNS)
+    if not found:
+        say("no worker is alive")
     if order is not None:
         say(f"paused: {_ends(order, now)}")
     if len(found_releases := releases(found)) > 1:

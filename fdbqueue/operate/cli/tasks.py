@@ -163,13 +163,10 @@ def _first_that_waits(database: Database, queue: TaskQueue) -> str:
     if 2 * others["buried"] > others["total"] >= (queue.options["capacity"] or math.inf):
         look = f"; it is full.{cure_of_buried(queue.name)}"
     if lost := others["ready"]:
-        raise Refused(
-            f"no task of {queue.name!r} stands in line, but {lost:,} counted as ready: "
-            f"see `fdbqueue verify {queue.name}`"
-        )
-    raise Refused(
-        f"no task of {queue.name!r} waits: {others['taken']} taken, {others['buried']} buried{look}"
-    )
+        see = in_this_place(f"`fdbqueue verify {queue.name}`")
+        raise Refused(f"no task of {queue.name!r} stands in line, but {lost:,} counted as ready: see {see}")
+    told = f"{others['taken']} taken, {others['buried']} buried{in_this_place(look)}"
+    raise Refused(f"no task of {queue.name!r} waits: {told}")
 
 
 def _reasons(found: Explanation) -> Iterator[Row]:

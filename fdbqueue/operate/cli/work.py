@@ -28,7 +28,7 @@ from fdbqueue.fleet.supervisor import Fleet, FleetStatus
 from fdbqueue.operate.cli import execute
 from fdbqueue.operate.cli.execute import STDERR
 from fdbqueue.operate.cli.exits import DONE, REFUSED, CommandError, ReaderGone, look_in_working_directory, say
-from fdbqueue.operate.cli.frame import Attempts, Here, Pauses, SecondsRange, cli, command, queue_names
+from fdbqueue.operate.cli.frame import Attempts, Here, Pauses, SecondsRange, again, cli, command, queue_names
 from fdbqueue.operate.cli.redacting import in_environment
 from fdbqueue.operate.cli.session import ELEMENT_KINDS, Place
 from fdbqueue.operate.cli.show import PLAIN_EVERY_S, span, stdout_of
@@ -171,7 +171,7 @@ class Progress:
         elif not self._quiet:
             say(f"{_told(asdict(status.tally))} in {span(seconds) if seconds >= 60 else f'{seconds:.1f} s'}")
         if self.buried and not (self._json or self._quiet):
-            say(f"to list the buried tasks: fdbqueue tasks {self._queues[0]} --state buried")
+            say(f"what has failed: {again('dead', 'classes', self._queues[0])}")
 
     def _tell(self, row: dict[str, Any]) -> None:
         # The holders of a limit, and the time of its next token, are no news.
