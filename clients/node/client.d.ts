@@ -39,7 +39,7 @@ export class Consumer {
   /** End the attempt with a failure: later again, or buried after the last one. */
   fail(task: Task, error: Error): Promise<Outcome>
   bury(task: Task, error: Error): Promise<Outcome>
-  renew(tasks: Task[]): Promise<void>
+  renew(tasks: Task[]): Promise<(bigint | 'lost' | 'cancelled')[]>
   work(handler: (task: Task) => unknown | Promise<unknown>, options?: { concurrency?: number }): Promise<void>
   /** Let `work` return after the tasks in hand. */
   stop(): void

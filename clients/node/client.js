@@ -54,8 +54,7 @@ class Consumer {
   constructor(db, queue, { root = ROOT, sessionS = 30, attempts = 5, backoff = [1, 2, 600], onTrouble = console.error }) {
     const worker = `${os.hostname()}:${process.pid}`
     Object.assign(this, { db, queue, root, worker, onTrouble, usual: { attempts, backoff }, ttrUs: BigInt(sessionS * 1e6) })
-    Object.assign(this, { held: new Set(), receipts: new Receipts(root) })
-    Object.assign(this, { waits: new Set(), closed: false, stopped: false })
+    Object.assign(this, { held: new Set(), receipts: new Receipts(root), waits: new Set(), closed: false, stopped: false })
   }
   run(body, batch) {
     return run(this.db, body, batch)
@@ -114,7 +113,7 @@ class Consumer {
     const due = [...this.held].filter((task) => task.until !== NEVER && task.until !== task.expires && now >= task.until - (task.ttr * 2n) / 3n)
     if (due.length) await this.renew(due)
   }
-  /** Renew leases; the signal of a task that is lost or cancelled is aborted. */
+  /** Renew leases: each end, 'lost' or 'cancelled'. The signal of a task that is lost or cancelled is aborted. */
   async renew(tasks) {
     const states = await this.run((tr) => consumer.renew(tr, this.root, this.queue, tasks, clock()))
     tasks.forEach((task, at) => {
@@ -122,6 +121,7 @@ class Consumer {
       else if (states[at] === 'lost') this.lose(task)
       else task.stop.abort('cancelled')
     })
+    return states
   }
   /** Take up to `count` tasks; wait for the first for `timeoutMs`. */
   async take({ count = 1, timeoutMs = 0 } = {}) {

@@ -24,7 +24,7 @@ const leaseOf = (task) => [task.data.n, task.token.toString('hex')]
 /** Write renewals down, also those that the client makes by itself; it holds one task at a time. */
 function renewalsOf(consumer) {
   const renew = consumer.renew.bind(consumer)
-  consumer.renew = (tasks) => call('renew', leaseOf(tasks[0]), () => renew(tasks), () => (tasks[0].signal.aborted ? 'refused' : null))
+  consumer.renew = (tasks) => call('renew', leaseOf(tasks[0]), () => renew(tasks), ([state]) => (state === 'lost' ? 'refused' : null))
 }
 
 function end(consumer, task) {
