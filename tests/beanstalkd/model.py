@@ -4,6 +4,7 @@ Commands come in batches, as connections send them: at most one of each connecti
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -99,7 +100,7 @@ class World:
 
     def kick(self) -> None:
         tube, count = self.random.choice(TUBES), self.random.randint(0, 3)
-        kick = lambda attempt: self.jobs[0].kick(attempt, tube, count)  # noqa: E731
+        kick = partial(self.jobs[0].kick, tube=tube, count=count)
         [(kicked, _)] = self.ask(0, (Kind.CHANGE, (tube,), kick))
         buried = sorted(self._in(BURIED, tube), key=lambda job: job.order)
         few = buried or self._in(DELAYED, tube)
@@ -133,7 +134,7 @@ class World:
     def reserve_job(self) -> None:
         for job in self._any(lambda job: job.number > 0):
             token = self.random.randbytes(8)
-            take = lambda attempt: self.jobs[1].reserve_job(attempt, job.number, token)  # noqa: E731, B023
+            take = partial(self.jobs[1].reserve_job, number=job.number, token=token)
             [answer] = self.ask(1, (Kind.CHANGE, (), take))
             assert (answer is None) == (job.state == TAKEN)
             if answer is not None:
@@ -153,25 +154,25 @@ class World:
                 self.model.remove(job)
 
     def release(self) -> None:
-        self._end("release", READY, 0)
+        self._end("release", READY, delay_s=0)
 
     def bury(self) -> None:
         self._end("bury", BURIED)
 
-    def _end(self, verb: str, state: int, *more: int) -> None:
+    def _end(self, verb: str, state: int, **more: int) -> None:
         for job in self._any(lambda job: job.held is not None):
             pri, jobs = self.random.randrange(3), self.jobs[job.server]
-            end = lambda attempt: getattr(jobs, verb)(attempt, job.held, pri, *more)  # noqa: E731, B023
+            end = partial(getattr(jobs, verb), held=job.held, pri=pri, **more)
             assert self.ask(job.server, *[(Kind.CHANGE, (job.tube,), end)] * 2) == [True, False]
             job.state, job.pri, job.held = state, pri, None
             if state == BURIED:
-                job.order, job.number = self._next(), job.number
+                job.order = self._next()
 
     def give_back(self) -> None:
         """A connection goes."""
         for job in self._any(lambda job: job.held is not None):
             assert job.held is not None
-            give_back = lambda attempt: self.jobs[0].give_back(attempt, job.tube, [job.held.target], True)  # noqa: E731, B023
+            give_back = partial(self.jobs[0].give_back, tube=job.tube, targets=[job.held.target], seen=True)
             self.ask(job.server, (Kind.CHANGE, (job.tube,), give_back))
             job.state, job.held = READY, None
 
@@ -210,7 +211,7 @@ class World:
     # The model.
 
     def _about(self, verb: str, job: Job) -> Callable[[Any], Any]:
-        return lambda attempt: getattr(self.jobs[0], verb)(attempt, job.number)
+        return partial(getattr(self.jobs[0], verb), number=job.number)
 
     def _ready(self, tubes: Sequence[str]) -> list[Job]:
         """Ready jobs, the first one first. Its order is that of its put, whatever has happened to it."""
